@@ -284,16 +284,21 @@ class Observer(ABC):
         self._tally.copied(storages(tensor), live_storages(copy))
 
     def _after_backward(self) -> None:
-        self._tally.backward(in_step=bool(self._counter.under_way))
+        optimizers, passes, under_way = self._optimizers, self._mode.passes, self._counter.under_way
+        self._tally.backward(in_step=bool(under_way))
         self._watch.backward_ended()
-        self._mode.passes.num_ended += 1
+        passes.num_ended += 1
         if self._wrapping.awaited:
             self._wrapping.backward_ended()
-        if not self._optimizers.any_seen:
-            self._wrapping.without_optimizer = True
-        self._mode.passes.with_step = self._optimizers.in_backward_at
-        if self._optimizers.in_backward or not self._optimizers.any_seen:
-            self._optimizers.backward_ended()
+        passes.with_step = optimizers.in_backward_at
+        if optimizers.in_backward or not optimizers.any_seen:
+            self._wrapping.without_optimizer |= not optimizers.any_seen
+            optimizers.backward_ended()
+        if under_way:
+            self._closure_evaluated()
+
+    def _closure_evaluated(self) -> None:
+        """A backward pass inside of an optimizer's step ended."""
 
     def _blame(self, error: BaseException) -> str:
         """Note which ablations may have made the script raise, and return them as `_suspect` does."""

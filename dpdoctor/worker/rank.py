@@ -152,7 +152,7 @@ class Rank(Observer):
                 tensors, self._wrapping.parameters, after_forward=after_forward, keeps_graph=keeps_graph
             )
         self._on_built()
-        if self._where.world_size > 1 and self._watch.entered.is_on and not self._loaders.is_any_shared():
+        if self._watch.entered.is_on and self._where.world_size > 1 and not self._loaders.is_any_shared():
             self._watch.entered.held_to(loss.targets(tensors))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
         if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):
@@ -166,17 +166,20 @@ class Rank(Observer):
             self._seeds_apart = False
             self._seeding.draw_apart()
 
-    def _after_backward(self) -> None:
-        super()._after_backward()
-        if self._counter.under_way:
-            self._conductor.evaluated(self._task.spec.recording.time_budget_s)
+    def _closure_evaluated(self) -> None:
+        self._conductor.evaluated(self._task.spec.recording.time_budget_s)
 
     def _on_step(self) -> None:
+        if self._wrapping.routed:
+            self._note_uncalled()
+        self._conductor.on_step()
+
+    def _note_uncalled(self) -> None:
+        """A step ended: warn where the script does not call a method any more that stands for its model's call."""
         uncalled = self._wrapping.uncalled
         if uncalled and self._repeats.step_ended(uncalled):
             self._report.warn(f"time and rows of the model's forward are unknown{self._mode.passes.past_call()}")
         self._wrapping.step_ended()
-        self._conductor.on_step()
 
     def _forced(self) -> None:
         super()._forced()

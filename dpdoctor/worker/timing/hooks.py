@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,14 @@ from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches, around_compiled
 from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, OUTERMOST, PhaseClock
 from dpdoctor.worker.timing.steps import NO_OPTIMIZER, StepCounter
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """An optimizer: its place in the order of creation, and the depths of the phases of its steps that have begun."""
+
+    index: int
+    depths: list[int] = field(default_factory=list)
 
 
 class Optimizers:
@@ -52,10 +60,8 @@ class Optimizers:
         self._on_any_step = on_any_step
         self._on_built = on_built
         self._created: list[weakref.ref[Optimizer]] = []
-        self._known: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
-        # Of optimizers whose step has begun, by id.
-        self._at: dict[int, int] = {}
-        self._depths: defaultdict[int, list[int]] = defaultdict(list)
+        # By id, of those that live.
+        self._known: dict[int, _Known] = {}
         self._stepped: dict[int, str] = {}
         # Who took a step in the compiled function that runs.
         self._in_graph: list[Optimizer] = []
@@ -103,7 +109,8 @@ class Optimizers:
 
     def built(self, optimizer: Optimizer) -> None:
         """The script has built an optimizer, or a copy of one; nothing happens where it is known."""
-        self._index(optimizer)
+        if id(optimizer) not in self._known:
+            self._meet(optimizer)
 
     def alive(self) -> list[Optimizer]:
         """Return the optimizers that the script still holds."""
@@ -116,19 +123,17 @@ class Optimizers:
         """
         return tuple(type(optimizer).__name__ for optimizer in self.alive()) or tuple(self._stepped.values())
 
-    def _index(self, optimizer: Optimizer) -> int:
-        """Return the optimizer's place in the order of creation; one that is not known yet becomes the last."""
-        known = self._known.get(id(optimizer))
-        if known is not None and known[0]() is optimizer:
-            return known[1]
-        ref, index = weakref.ref(optimizer), len(self._created)
-        self._created.append(ref)
-        self._known[id(optimizer)] = ref, index
+    def _meet(self, optimizer: Optimizer) -> _Known:
+        """Note an optimizer that is not known yet: it is the last in the order of creation."""
+        number, known = id(optimizer), _Known(len(self._created))
+        self._known[number] = known
+        # Another one may have its id once it is gone.
+        self._created.append(weakref.ref(optimizer, lambda _: self._known.pop(number, None)))
         self.any_seen = True
-        self._counter.built(index)
+        self._counter.built(known.index)
         if self._on_built is not None:
             self._on_built()
-        return index
+        return known
 
     def _seen(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return a compiled function after each call of which the steps that were taken in it are counted.
@@ -168,19 +173,20 @@ class Optimizers:
         scaled: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """A step begins; return other arguments for one with a closure, whose evaluations are counted."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return None
         self._check()
-        self._at[id(optimizer)] = index = self._index(optimizer)
+        known = self._known.get(id(optimizer)) or self._meet(optimizer)
         if not self._has_trained:
             self._has_trained = not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
         if not self._phases.is_in(BACKWARD):
             if self._has_trained:
-                self._counter.enter(index, scaled=scaled)
+                self._counter.enter(known.index, scaled=scaled)
         elif not self.in_backward_at and _holds_parameters(optimizer):
             self.in_backward_at = lines.caller()
-        self._stepped[index] = type(optimizer).__name__
-        self._depths[index].append(self._phases.push(OPTIMIZER))
+        if known.index not in self._stepped:
+            self._stepped[known.index] = type(optimizer).__name__
+        known.depths.append(self._phases.push(OPTIMIZER))
         if len(args) > 1 and callable(args[1]):
             return (args[0], _Closure(args[1], self._counter), *args[2:]), dict(kwargs or {})
         if kwargs and callable(kwargs.get("closure")):
@@ -188,11 +194,11 @@ class Optimizers:
         return None
 
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             self._in_graph.append(optimizer)
             return
-        index = self._at[id(optimizer)]
-        depth = self._depths[index].pop()
+        known = self._known[id(optimizer)]
+        index, depth = known.index, known.depths.pop()
         self._phases.pop(depth)
         if depth != OUTERMOST and self._phases.is_in(BACKWARD):
             self.in_backward.append(index)

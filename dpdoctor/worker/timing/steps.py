@@ -73,8 +73,10 @@ class StepCounter:
         elif self.reference == NO_OPTIMIZER != optimizer:
             self._replace(optimizer)
             self.num_replaced += 1
-        is_new = optimizer >= self._built_before and optimizer != self.reference
-        if self._note(optimizer, is_new=is_new):
+        if optimizer == self.reference:
+            self._last_step[optimizer] = self._num_steps
+            self._counts[optimizer] += 1
+        elif self._outlives(optimizer, is_new=(is_new := optimizer >= self._built_before)):
             self._replace(optimizer)
             self.num_replaced += 1
         if optimizer == self.reference:
@@ -90,8 +92,8 @@ class StepCounter:
             self.num_replaced += is_new
         return False
 
-    def _note(self, optimizer: int, *, is_new: bool) -> bool:
-        """Note a step; return whether its optimizer outlives the reference.
+    def _outlives(self, optimizer: int, *, is_new: bool) -> bool:
+        """Note a step of another optimizer than the reference; return whether it outlives that.
 
         It is older, and steps for the second time since the reference did, with steps of a newcomer in between.
         """
@@ -100,7 +102,7 @@ class StepCounter:
             self._newcomer_at = self._num_steps
             return False
         self._counts[optimizer] += 1  # those of newcomers would be held against fewer of the reference
-        if self.reference is None or optimizer >= self.reference:
+        if self.reference is None or optimizer > self.reference:
             return False
         self._longest_silence = max(self._longest_silence, self._num_steps - 1 - before)
         return self._num_steps - 1 - self._others < before < self._newcomer_at

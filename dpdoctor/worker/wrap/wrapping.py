@@ -86,6 +86,7 @@ class Wrapping:
     Attributes:
         awaited: parts of which the end of a backward pass is to tell more.
         made_anew: Conversion's.
+        routed: methods that stand for their model's call, with the ids of their modules.
         uncalled: methods that stand for their model's call since a step before, like Model.loss, and were not called.
     """
 
@@ -113,7 +114,7 @@ class Wrapping:
         self._passed_over: dict[int, str] = {}
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
-        self._routed: set[tuple[int, str]] = set()
+        self.routed: set[tuple[int, str]] = set()
         self.without_optimizer = False
         self.has_unused = False
         self.made_anew = ""
@@ -378,8 +379,8 @@ class Wrapping:
             entry = methods.forward_only(each.entries)
             if entry is None:
                 self._leave_to_parts(each)
-            elif (id(entry.module), entry.method) not in self._routed:
-                self._routed.add((id(entry.module), entry.method))
+            elif (id(entry.module), entry.method) not in self.routed:
+                self.routed.add((id(entry.module), entry.method))
                 self._wrap_by_method(entry, each.line)
 
     def step_ended(self) -> None:
