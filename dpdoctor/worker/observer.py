@@ -97,7 +97,7 @@ class Observer(ABC):
             self._phases,
             self._ending.check,
             self._on_step,
-            self._on_any_step,
+            self._watch.optimizer_stepped,
             on_built=self._on_built,
         )
         self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
@@ -275,10 +275,6 @@ class Observer(ABC):
     @abstractmethod
     def _on_step(self) -> None:
         """A step of the reference optimizer ended: the conductor is to know."""
-
-    def _on_any_step(self) -> None:
-        self._tally.optimizer_stepped()
-        self._watch.optimizer_stepped()
 
     def _copied_to_device(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         self._tally.copied(storages(tensor), live_storages(copy))

@@ -151,7 +151,8 @@ class Rank(Observer):
             self._repeats.before_backward(
                 tensors, self._wrapping.parameters, after_forward=after_forward, keeps_graph=keeps_graph
             )
-        self._on_built()
+        if self._seeds_apart:
+            self._on_built()
         if self._watch.entered.is_on and self._where.world_size > 1 and not self._loaders.is_any_shared():
             self._watch.entered.held_to(loss.targets(tensors))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.

@@ -74,7 +74,7 @@ class Rig:
         self.clock = HandClock(1)
         self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
         self.watch = Watch(self.phases, self.tally)
-        self.optimizers = hooks.Optimizers(self.counter, self.phases, self.check, self.on_step, self.on_any_step)
+        self.optimizers = hooks.Optimizers(self.counter, self.phases, self.check, self.on_step, self.watch.optimizer_stepped)
         self.wrapping = Wrapping(mode, patches, self.watch, self.optimizers.alive, self.fail)
         self.loaders = Loaders(rule, 0, world_size, seed=0)
         self.loaders.is_evaluating = self.wrapping.is_evaluating
@@ -106,10 +106,6 @@ class Rig:
         if not self.optimizers.any_seen:
             self.wrapping.without_optimizer = True
         self.optimizers.backward_ended()
-
-    def on_any_step(self) -> None:
-        self.tally.optimizer_stepped()
-        self.watch.optimizer_stepped()
 
     def on_step(self) -> None:
         self.wrapping.step_ended()

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from dpdoctor.records import ALL_PHASES
 from dpdoctor.worker.base import layouts, lines, local_copies
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
@@ -201,7 +202,7 @@ class Exchanges:
                 patches.replace(dist.ProcessGroup, name, self._seen(methods[name], name, operation))
         if self._times:
             patches.replace(dist.Work, "wait", self._timed(vars(dist.Work)["wait"]))
-            self._phases.has_communication = True
+            self._phases.num_phases = len(ALL_PHASES)
         self._issued = self._sequence_numbers()
 
     def _seen(self, original: Callable[..., Any], name: str, operation: str) -> Callable[..., Any]:

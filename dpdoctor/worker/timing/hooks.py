@@ -179,14 +179,15 @@ class Optimizers:
         known = self._known.get(id(optimizer)) or self._meet(optimizer)
         if not self._has_trained:
             self._has_trained = not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
-        if not self._phases.is_in(BACKWARD):
+        depth = self._phases.push(OPTIMIZER)
+        known.depths.append(depth)
+        if depth == OUTERMOST or not self._phases.is_in(BACKWARD):
             if self._has_trained:
                 self._counter.enter(known.index, scaled=scaled)
         elif not self.in_backward_at and _holds_parameters(optimizer):
             self.in_backward_at = lines.caller()
         if known.index not in self._stepped:
             self._stepped[known.index] = type(optimizer).__name__
-        known.depths.append(self._phases.push(OPTIMIZER))
         if len(args) > 1 and callable(args[1]):
             return (args[0], _Closure(args[1], self._counter), *args[2:]), dict(kwargs or {})
         if kwargs and callable(kwargs.get("closure")):

@@ -84,7 +84,7 @@ def identity(tensor: torch.Tensor) -> tuple[object, ...]:
 def live_storage(tensor: torch.Tensor) -> dict[int, StorageReference]:
     """Return what `live_storages` does, of one tensor."""
     storage = _storage(tensor)
-    return {} if storage is None or not storage.data_ptr() else {storage.data_ptr(): StorageReference(storage)}
+    return {address: StorageReference(storage)} if storage is not None and (address := storage.data_ptr()) else {}
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:

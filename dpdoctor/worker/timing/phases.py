@@ -98,7 +98,7 @@ class PhaseClock:
         num_passes: how many backward passes have begun.
         gap: while phases are marked the number of the present or the next stretch between two of forward, backward and
             update; `claimed` are those that belong to a phase, and `has_fetched` is whether a loader was asked in this.
-        has_communication: whether a step's notes tell the time of that phase, too, after those of PHASES.
+        num_phases: how many of ALL_PHASES a step's notes tell; all where that is of communication, too.
         updates: tells whether parameters have changed; None: nobody knows.
         thread: the one that is charged; None: whichever asks.
     """
@@ -115,7 +115,8 @@ class PhaseClock:
         self._last: int | None = None
         self.gap = self.num_passes = 0
         self.claimed: set[int] = set()
-        self.has_fetched = self.has_communication = False
+        self.has_fetched = False
+        self.num_phases = len(PHASES)
         self.updates: Updates | None = None
 
     def belongs_here(self) -> None:
@@ -153,15 +154,16 @@ class PhaseClock:
         """Enter a phase and return the depth to hand to `pop`; in another thread nothing happens."""
         if self.thread is not None and self.thread != get_ident():
             return ELSEWHERE
-        now_ns, depth, has_changed = self._clock(), len(self._stack), False
+        stack, now_ns, has_changed = self._stack, self._clock(), False
+        depth = len(stack)
         if phase == BACKWARD:
             self.num_passes += 1
-        elif phase == FORWARD and self._last == BACKWARD and depth == OUTERMOST and self.updates is not None:
+        elif self._last == BACKWARD and phase == FORWARD and depth == OUTERMOST and self.updates is not None:
             has_changed = self.updates.changed()
             if has_changed:
                 self._log += (_CHANGED, now_ns)
         self._log += (phase, now_ns)
-        self._stack.append(phase)
+        stack.append(phase)
         if self._marker is not None:
             self._mark(phase, depth, has_changed=has_changed)
         return depth
@@ -190,7 +192,7 @@ class PhaseClock:
         Phases that are open end with it: one that an exception left open must not swallow the steps that follow.
         """
         now_ns = self._clock()
-        notes = Notes(self._begin_ns, now_ns, self._log, len(ALL_PHASES) if self.has_communication else len(PHASES))
+        notes = Notes(self._begin_ns, now_ns, self._log, self.num_phases)
         self._log, self._begin_ns, self._last = [], now_ns, None
         if len(self._stack) > 1:
             self._stack = [OTHER]

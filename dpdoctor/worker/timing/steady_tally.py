@@ -5,9 +5,7 @@ The batch is a loader's, or the script's own of a shape that stays.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -183,7 +181,10 @@ class SteadyTally(Tally):
             return False
         if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
             return False
-        if not any(map(operator.is_, self._held, repeat(first))):
+        for held in self._held:
+            if held is first:
+                break
+        else:
             self._look()
             reference = self._references.get(address(first))
             if reference is None or reference.expired():
@@ -296,10 +297,41 @@ class SteadyTally(Tally):
 
     def lap(self) -> Counted:
         """As Tally's."""
-        if self._stage >= _BACKWARD and not self._is_interrupted:
-            self.was_short = True
-            return self._short_lap()
-        self.was_short = False
+        self.was_short = self._stage >= _BACKWARD and not self._is_interrupted
+        if not self.was_short:
+            return self._long_lap()
+        if self._is_handmade:
+            return self._handmade_lap()
+        loader, size, edge = self._loader, self._size, self._edge
+        # Of what is held nothing but what the model is called with is known again.
+        lies_at = self._references if self._first is None or not self._held else live_storage(self._first)
+        self._gone_by.append((loader, size, lies_at, self._laps))
+        if len(self._gone_by) > self._most_gone:
+            self._gone_by = [gone for gone in self._gone_by if not all(map(StorageReference.expired, gone[2].values()))]
+            self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
+        alike = loader, size, self._num_elements, edge
+        counted = self._counted
+        if counted is None or alike != self._alike_in:
+            self._count_alike()
+            self._alike_in = alike
+            self._most_entered = max(self._most_entered, size)
+            counted = self._counted = Counted(
+                samples_drawn=size,
+                samples_entered=size,
+                micro_batches=1,
+                epoch_edge=edge,
+                elements=self._num_elements,
+                samples_handed=size,
+                reconciled=True,
+            )
+        self._num_alike += 1
+        self._steps += 1
+        self._laps += 1
+        self._stage, self._references, self._edge = _NONE, {}, False
+        self._held, self._first = (), None
+        return counted
+
+    def _long_lap(self) -> Counted:
         self._tell()
         is_alike, is_handmade = self._is_alike(), self._is_handmade_alike()
         counted = super().lap()
@@ -357,35 +389,3 @@ class SteadyTally(Tally):
         edge, self._edge = self._edge, False
         self._stage, self._is_handmade = _NONE, False
         return replace(counted, epoch_edge=True) if edge else counted
-
-    def _short_lap(self) -> Counted:
-        if self._is_handmade:
-            return self._handmade_lap()
-        loader, size, edge = self._loader, self._size, self._edge
-        # Of what is held nothing but what the model is called with is known again.
-        lies_at = self._references if self._first is None or not self._held else live_storage(self._first)
-        self._gone_by.append((loader, size, lies_at, self._laps))
-        if len(self._gone_by) > self._most_gone:
-            self._gone_by = [gone for gone in self._gone_by if not all(map(StorageReference.expired, gone[2].values()))]
-            self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
-        alike = loader, size, self._num_elements, edge
-        counted = self._counted
-        if counted is None or alike != self._alike_in:
-            self._count_alike()
-            self._alike_in = alike
-            self._most_entered = max(self._most_entered, size)
-            counted = self._counted = Counted(
-                samples_drawn=size,
-                samples_entered=size,
-                micro_batches=1,
-                epoch_edge=edge,
-                elements=self._num_elements,
-                samples_handed=size,
-                reconciled=True,
-            )
-        self._num_alike += 1
-        self._steps += 1
-        self._laps += 1
-        self._stage, self._references, self._edge = _NONE, {}, False
-        self._held, self._first = (), None
-        return counted

@@ -60,7 +60,7 @@ class Redirect:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
-        if torch.compiler.is_compiling() or self._thread == get_ident():
+        if torch.compiler.is_compiling() or self._thread == (thread := get_ident()):
             return self._plain(*args, **kwargs)
         watch = self._watch
         if not torch.is_grad_enabled():
@@ -71,7 +71,7 @@ class Redirect:
             given = watch.given(self._module, args, kwargs)
         training = watch.training_forward(self._module, args, kwargs, given)
         depth = watch.phases.push(FORWARD)
-        self._thread = get_ident()
+        self._thread = thread
         try:
             if given is None and watch.through is None:
                 output = self._target(*args, **kwargs)
@@ -161,7 +161,7 @@ class Watch:
             self.is_training = True
         self.micro_batch = self._passes[number]
         # As PhaseClock.is_elsewhere says; this runs in each step.
-        if evaluations is not None and self.phases.thread in {None, get_ident()}:
+        if evaluations is not None and (self.phases.thread == get_ident() or self.phases.thread is None):
             if in_training:
                 evaluations.trains()
             else:
@@ -212,13 +212,17 @@ class Watch:
 
     def optimizer_stepped(self) -> None:
         """An optimizer took its step, of whichever parameters: what follows adds to no gradients that it used."""
+        self.tally.optimizer_stepped()
+        self._end_passes()
+
+    def _end_passes(self) -> None:
         self.micro_batches += self._passes.values()
         self._passes.clear()
 
     def step_ended(self) -> None:
         """A step of the reference optimizer ended."""
         if self._passes:  # there is no optimizer of torch's
-            self.optimizer_stepped()
+            self._end_passes()
         self.is_training = False
         if self.entered.is_on:
             self.entered.step_ended()
