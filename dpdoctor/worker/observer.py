@@ -68,6 +68,7 @@ class Observer(ABC):
     _times_exchanges = False
     _before_backward: Callable[[Any, bool, bool], None] | None = None
     _on_built: Callable[[], None] | None = None
+    _closure_evaluated: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class Observer(ABC):
         # Its connections are not the script's: they are open before the loaders look.
         self._agreement = self._meet_others()
         self._loaders = self._make_loaders()
+        self._loaders.evaluations = self._evaluations
         self._loaders.is_evaluating = self._wrapping.is_evaluating
         self._loaders.has_begun = lambda: self._optimizers.any_seen or self._wrapping.without_optimizer
         self._steplog = StepLog(
@@ -290,11 +292,8 @@ class Observer(ABC):
         if optimizers.in_backward or not optimizers.any_seen:
             self._wrapping.without_optimizer |= not optimizers.any_seen
             optimizers.backward_ended()
-        if under_way:
+        if under_way and self._closure_evaluated is not None:
             self._closure_evaluated()
-
-    def _closure_evaluated(self) -> None:
-        """A backward pass inside of an optimizer's step ended."""
 
     def _blame(self, error: BaseException) -> str:
         """Note which ablations may have made the script raise, and return them as `_suspect` does."""

@@ -143,13 +143,12 @@ class Rank(Observer):
         return 0 if self._ending.status == "ok" else 1
 
     def _before_backward(self, tensors: Any, with_graph: bool, keeps_graph: bool) -> None:
-        noted = self._mode.passes
         if with_graph:
-            passes.note_graph(noted)
-        after_forward = bool(self._watch.open_passes)
-        if keeps_graph or not after_forward:
+            passes.note_graph(self._mode.passes)
+        open_passes = self._watch.open_passes
+        if keeps_graph or not open_passes:
             self._repeats.before_backward(
-                tensors, self._wrapping.parameters, after_forward=after_forward, keeps_graph=keeps_graph
+                tensors, self._wrapping.parameters, after_forward=bool(open_passes), keeps_graph=keeps_graph
             )
         if self._seeds_apart:
             self._on_built()

@@ -129,53 +129,44 @@ class Inside:
 
     def recorded(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a function that does for an iterator what `fetch` does, and records where the batch came from."""
+        clock, log, waits = self._clock, self._log, self._waits
+        specimens, longest_ns = self._specimens, self.longest_fetch_ns
 
         def recorded_fetch(iterator: Any) -> Any:
             seen = vars(iterator).get(_NAME)
             if seen is None or not seen.records:
                 return fetch(iterator)
-            asked_ns = self._clock()
-            from_workers = seen.source.worker != IN_PROCESS
-            gap_queued_ns = self._waits.lap(asked_ns)[1] if from_workers else 0
-            ready, outstanding = depths(iterator) if from_workers else (0, 0)
+            source, asked_ns, before = seen.source, clock(), None
+            if source.worker != IN_PROCESS:
+                before = (waits.lap(asked_ns)[1], *depths(iterator))
             batch = fetch(iterator)
-            self._record(seen, asked_ns, gap_queued_ns, ready, outstanding)
-            if from_workers:
-                self._waits.skip(self._clock())
-            if seen.loader not in self._specimens:
-                self._specimens[seen.loader] = describe(batch, iterator)
+            wait_ns, fetched, source.fetched = clock() - asked_ns, source.fetched, None
+            if fetched is not None:  # else an iterator of the script's own kind got it in a way that is not watched
+                log.batch(
+                    _batch,
+                    seen.loader,
+                    seen.iteration,
+                    seen.batch,
+                    source.worker,
+                    log.num_steps + 1,
+                    asked_ns,
+                    wait_ns,
+                    before,
+                    seen.opening_ns,
+                    fetched,
+                )
+                seen.batch += 1
+                seen.opening_ns = 0
+                longest_ns[seen.loader] = max(longest_ns[seen.loader], fetched.fetch_ns)
+                if fetched.num_items:
+                    self._add(seen, fetched)
+            if source.worker != IN_PROCESS:
+                waits.skip(clock())
+            if seen.loader not in specimens:
+                specimens[seen.loader] = describe(batch, iterator)
             return batch
 
         return recorded_fetch
-
-    def _record(self, seen: _Seen, asked_ns: int, gap_queued_ns: int, ready: int, outstanding: int) -> None:
-        wait_ns = self._clock() - asked_ns
-        source, log, loader = seen.source, self._log, seen.loader
-        fetched, source.fetched = source.fetched, None
-        if fetched is None:  # an iterator of the script's own kind got it in a way that is not watched
-            return
-        if source.worker == IN_PROCESS:
-            gap_queued_ns = fetched.gap_queued_ns
-        self.longest_fetch_ns[loader] = max(self.longest_fetch_ns[loader], fetched.fetch_ns)
-        log.batch(
-            _batch,
-            loader,
-            seen.iteration,
-            seen.batch,
-            source.worker,
-            log.num_steps + 1,
-            asked_ns,
-            wait_ns,
-            ready,
-            outstanding,
-            seen.opening_ns,
-            fetched,
-            gap_queued_ns,
-        )
-        seen.batch += 1
-        seen.opening_ns = 0
-        if fetched.num_items:
-            self._add(seen, fetched)
 
     def _add(self, seen: _Seen, fetched: Fetched) -> None:
         for position, (name, own_ns) in enumerate(zip(seen.source.transforms, fetched.transforms_ns, strict=True)):
@@ -225,12 +216,12 @@ def _batch(  # noqa: PLR0917 - of one batch, as the recorder keeps them
     step: int,
     asked_ns: int,
     wait_ns: int,
-    ready: int,
-    outstanding: int,
+    before: tuple[int, int, int] | None,
     opening_ns: int,
     fetched: Fetched,
-    gap_queued_ns: int,
 ) -> BatchRecord:
+    # Of workers: how long this thread waited for a core since the batch before, and how far ahead they were.
+    gap_queued_ns, ready, outstanding = before or (fetched.gap_queued_ns, 0, 0)
     return BatchRecord(
         loader=loader,
         iteration=iteration,

@@ -27,9 +27,10 @@ from dpdoctor.worker.data import indices
 from dpdoctor.worker.data.apart import ApartLoader, random_numbers_kept
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
-from dpdoctor.worker.data.replay import Replay
+from dpdoctor.worker.data.replay import Fetch, Replay
 from dpdoctor.worker.data.shard import OWN, Draws, Shard, length_of
 from dpdoctor.worker.data.workers import inherits
+from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 
@@ -63,6 +64,7 @@ class Loaders:
         is_evaluating: tells whether the script's models are in eval mode.
         has_begun: tells whether the script has built an optimizer or run a backward pass.
         handed: is given what a loader gives for training that is not shared out; None: nobody is.
+        evaluations: is told when the thread that trains asks a loader for a batch; None: nobody is.
     """
 
     def __init__(self, rule: str, rank: int, world_size: int, seed: int, *, reseeds: bool = True) -> None:
@@ -86,6 +88,7 @@ class Loaders:
         self.is_evaluating: Callable[[], bool] = lambda: False
         self.has_begun: Callable[[], bool] = lambda: True
         self.handed: Callable[[Any], None] | None = None
+        self.evaluations: Evaluations | None = None
         self._tally = Tally()
         self._num_steps: Callable[[], int] = lambda: 0
         # Loaders that were only iterated before anything trained; and of those that were read to their end, whether it
@@ -114,7 +117,6 @@ class Loaders:
         build = vars(DataLoader)["__init__"]
         begin = vars(DataLoader)["__iter__"]
         fetch = vars(_BaseDataLoaderIter)["__next__"]
-        recorded = inside.recorded(fetch)
 
         @functools.wraps(build)  # frameworks ask for its arguments' names
         def noted_init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
@@ -142,10 +144,27 @@ class Loaders:
                 phases.pop(depth)
             return iterator
 
+        patches.replace(DataLoader, "__init__", noted_init)
+        self._share_by(patches, DataLoader)
+        patches.replace(DataLoader, "__iter__", timed_iter)
+        patches.replace(_BaseDataLoaderIter, "__next__", self._timed(fetch, inside.recorded(fetch), phases, check))
+        inside.watch(patches)
+
+    def _timed(
+        self, fetch: Fetch, recorded: Fetch, phases: PhaseClock, check: Callable[[], None]
+    ) -> Callable[[Any], Any]:
+        """Return what stands for an iterator's own `fetch`; `recorded` does that, and leaves a record of it."""
+        tally = self._tally
+
         def timed_next(iterator: Any) -> Any:
             check()
             depth = phases.push(DATA_WAIT)
-            ahead, for_training = depth == ELSEWHERE, self._is_for_training(iterator)
+            # One that a subclass of DataLoader built past __iter__ was never met.
+            number = getattr(iterator, "dpdoctor_loader", UNMET)
+            ahead, for_training = depth == ELSEWHERE, self._is_for_training(iterator, number)
+            evaluations = None if ahead else self.evaluations
+            if evaluations is not None:
+                evaluations.fetches(id(iterator))
             try:
                 # Nobody waits for what another thread than the one that trains takes.
                 batch, size = self.replay.next(
@@ -153,23 +172,18 @@ class Loaders:
                 )
             except StopIteration as end:
                 iterator.dpdoctor_is_over = True
-                self._ran_out(getattr(iterator, "dpdoctor_loader", UNMET), end)
+                self._ran_out(number, end)
+                if evaluations is not None:
+                    evaluations.ran_out(id(iterator))
                 raise
             finally:
                 phases.pop(depth)
             if self.handed is not None and for_training and not _is_shared(iterator):
                 self.handed(batch)
-            # An iterator that a subclass of DataLoader built past __iter__ was never met.
-            tally.handed(
-                getattr(iterator, "dpdoctor_loader", UNMET), size, batch, ahead=ahead, for_training=for_training
-            )
+            tally.handed(number, size, batch, ahead=ahead, for_training=for_training)
             return batch
 
-        patches.replace(DataLoader, "__init__", noted_init)
-        self._share_by(patches, DataLoader)
-        patches.replace(DataLoader, "__iter__", timed_iter)
-        patches.replace(_BaseDataLoaderIter, "__next__", timed_next)
-        inside.watch(patches)
+        return timed_next
 
     def _share_by(self, patches: Patches, kind: type) -> None:
         """Share out what a class's own `_index_sampler` gives: a subclass's passes DataLoader's by.
@@ -202,7 +216,7 @@ class Loaders:
             self._rank,
             self._world_size,
             seeded=self._seeded,
-            draws=self.draws,
+            draws=None if self.reseeds and self._world_size == 1 else self.draws,  # no rank draws beside this one
             given=indices.given(loader),
             is_whole=functools.partial(self._is_early, sampler),
             collates=loader._auto_collation,
@@ -317,17 +331,18 @@ class Loaders:
         numbers |= {number for (alike, _), number in self._numbers.items() if alike == record}
         return not numbers & self._tally.loaders()
 
-    def _is_for_training(self, iterator: Any) -> bool:
-        """Return whether a batch is fetched with gradients enabled, and not while the models evaluate.
+    def _is_for_training(self, iterator: Any, number: int) -> bool:
+        """Return whether a loader's batch is fetched with gradients enabled, and not while the models evaluate.
 
         They always are in a thread of the script's: where it only fetches, that counts with which the iteration began.
         """
         thread, began_with = getattr(iterator, "dpdoctor_began", (None, True))
-        if not (torch.is_grad_enabled() if thread in {None, threading.get_ident()} else began_with):
+        if not (torch.is_grad_enabled() if thread is None or thread == threading.get_ident() else began_with):
             return False
-        number = getattr(iterator, "dpdoctor_loader", UNMET)
+        if number in self._in_eval_mode:
+            return False
         comes_first = number in self._early and self.has_begun() and not self._num_steps()
-        return not (number in self._in_eval_mode or (comes_first and self._are_evaluating()))
+        return not (comes_first and self._are_evaluating())
 
     def _number(self, record: Loader) -> int:
         """Return the number of a loader that is new to us: that of one it takes the place of, else the next."""

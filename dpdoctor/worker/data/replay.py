@@ -14,7 +14,7 @@ from dpdoctor.loading import PAST_ITER
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.kept import Kept, UnreplayableError, num_bytes
-from dpdoctor.worker.data.shard import CountedIndices, length_of
+from dpdoctor.worker.data.shard import length_of, next_size
 
 # Enough for a model whose speed depends on what it sees, few enough to be had at every script's start.
 MOST_KEPT = 8
@@ -82,7 +82,7 @@ class Replay:
         if (self.replays or getattr(iterator, "dpdoctor_surplus", 0) > 0) and self._is_over(iterator):
             raise StopIteration
         if loader is None or not for_training:
-            return fetch(iterator), _drawn(iterator)
+            return fetch(iterator), next_size(iterator._sampler_iter)
         self._from_threads |= ahead
         if self.replays and not ahead and (kept := self._turn(loader)) is not None:
             self._wait()
@@ -99,7 +99,7 @@ class Replay:
             if len(held) < -iterator.dpdoctor_surplus:
                 held.append((batch, size))  # more were taken away than are held: they come again
             return batch, size
-        size = _drawn(iterator)
+        size = next_size(iterator._sampler_iter)
         if self.replays:
             self._asked.add(loader)
         live = self._live.get(loader)
@@ -260,7 +260,7 @@ def _drop(iterator: Any, fetch: Fetch) -> bool:
         batch = fetch(iterator)
     except StopIteration:
         return False
-    iterator.dpdoctor_held.append((batch, _drawn(iterator)))
+    iterator.dpdoctor_held.append((batch, next_size(iterator._sampler_iter)))
     iterator.dpdoctor_surplus -= 1
     _let_go(iterator)
     return True
@@ -270,9 +270,3 @@ def _let_go(iterator: Any) -> None:
     """Hold no more of the batches that were taken away than the iterator would be short of."""
     while len(iterator.dpdoctor_held) > max(0, -iterator.dpdoctor_surplus):
         iterator.dpdoctor_held.popleft()
-
-
-def _drawn(iterator: Any) -> int:
-    """Return how many indices were drawn for the batch that was just fetched; 0: not known."""
-    indices = iterator._sampler_iter
-    return indices.next_size() if isinstance(indices, CountedIndices) else 0

@@ -50,8 +50,9 @@ class Shard:
     is dropped, so that all ranks take equally many. global: every batch is cut into N parts that differ by one sample
     at most and rank r takes part r; a batch of fewer than N samples goes whole to every rank. whole: every rank takes
     everything. own: everything, drawn when and as it is without us. The script's sampler is never copied into a list:
-    it may be endless. The indices of all its batches are noted in `given`; None: nowhere. What is drawn while
-    `is_whole` is true goes to every rank, whatever the rule. `collates`: the loader makes a batch of each list's items.
+    it may be endless. The indices of all its batches are noted in `draws` and in `given`; None: nowhere. What is drawn
+    while `is_whole` is true goes to every rank, whatever the rule. `collates`: the loader makes a batch of each list's
+    items.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Shard:
         world_size: int,
         *,
         seeded: Seeded,
-        draws: Draws,
+        draws: Draws | None,
         given: deque[Any] | None = None,
         is_whole: Callable[[], bool] = lambda: False,
         collates: bool = True,
@@ -106,8 +107,12 @@ class Shard:
 
     def _noted(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Yield the batches of what `begin` returns once the first is asked for, and note each."""
+        if self._draws is None and self._given is None:
+            yield from begin()
+            return
         for batch in begin():
-            self._draws.note(batch)
+            if self._draws is not None:
+                self._draws.note(batch)
             if self._given is not None:
                 self._given.extend(batch)
             yield batch
@@ -156,7 +161,7 @@ class CountedIndices:
         self._batches = batches
         self._collates = collates
         self._is_of_batches = is_of_batches
-        self._sizes: deque[int] = deque()
+        self.sizes: deque[int] = deque()
 
     def __iter__(self) -> CountedIndices:
         return self
@@ -165,9 +170,10 @@ class CountedIndices:
         batch = next(self._batches)
         size = len(batch) if type(batch) is list else _size(batch) or 0
         is_index = not self._collates and (isinstance(batch, tuple) or (size == 2 and not self._is_of_batches))
-        self._sizes.append(0 if is_index else size)
+        self.sizes.append(0 if is_index else size)
         return batch
 
-    def next_size(self) -> int:
-        """Return the size of the oldest batch not asked for yet; 0 when it is not a batch of indices."""
-        return self._sizes.popleft() if self._sizes else 0
+
+def next_size(indices: Any) -> int:
+    """Return the size of the oldest batch of CountedIndices not asked for yet; 0: not known, or of another iterator."""
+    return indices.sizes.popleft() if isinstance(indices, CountedIndices) and indices.sizes else 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.evaluations import Evaluations
@@ -19,12 +17,12 @@ from dpdoctor.worker.timing.recorder import Recorder
 def watch_iterators(
     patches: Patches, clock: Callable[[], int], phases: PhaseClock, recorder: Recorder, evaluations: Evaluations
 ) -> None:
-    """Record how long DataLoader.__iter__ takes, and tell `evaluations` when loaders are iterated and asked.
+    """Record how long DataLoader.__iter__ takes, and tell `evaluations` when loaders are iterated.
 
     Goes on top of what watches the loaders, which numbers their iterators. Other threads than the one that trains are
     left out: it does not wait for them here.
     """
-    begin, fetch = vars(DataLoader)["__iter__"], vars(_BaseDataLoaderIter)["__next__"]
+    begin = vars(DataLoader)["__iter__"]
 
     @functools.wraps(begin)
     def timed_iter(loader: DataLoader[Any]) -> Any:
@@ -38,17 +36,4 @@ def watch_iterators(
         recorder.event("iterator", at_ns=began_ns, duration_ns=duration_ns, detail=number)
         return iterator
 
-    @functools.wraps(fetch)
-    def announced_next(iterator: Any) -> Any:
-        # As PhaseClock.is_elsewhere says; this runs in each step.
-        if phases.thread in {None, get_ident()}:
-            evaluations.fetches(id(iterator))
-        try:
-            return fetch(iterator)
-        except StopIteration:
-            if not phases.is_elsewhere():
-                evaluations.ran_out(id(iterator))
-            raise
-
     patches.replace(DataLoader, "__iter__", timed_iter)
-    patches.replace(_BaseDataLoaderIter, "__next__", announced_next)

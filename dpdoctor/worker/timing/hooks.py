@@ -33,7 +33,7 @@ class Optimizers:
     """The script's torch optimizers in the order of their creation, and the ends of their steps.
 
     `on_step` is called when a step of the reference optimizer has ended, and the backward pass in which it was taken,
-    if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, for
+    if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, and for
     every optimizer's outermost step, and once for all that were taken in one backward pass, which are one step. `check`
     is called when a step begins, `on_built` when an optimizer or a copy of one was built.
 
@@ -217,6 +217,7 @@ class Optimizers:
                 self._end_those_in_backward()
             return
         self._check()
+        self._on_any_step()
         self._counter.enter(NO_OPTIMIZER)
         if self._counter.leave(NO_OPTIMIZER):
             self._on_step()

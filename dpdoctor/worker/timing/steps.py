@@ -60,7 +60,8 @@ class StepCounter:
         token, under_way = (optimizer, scaled), self.under_way
         if token not in under_way:
             return False  # a subclass's step, counted when the base class's step that it called ended
-        del under_way[under_way.index(token) :]
+        while under_way.pop() != token:
+            pass  # an exception ended it
         if under_way:
             self._inside += 1
             if self._inside >= SILENT_AFTER:
@@ -68,20 +69,26 @@ class StepCounter:
             return False
         self._inside = 0
         self._num_steps += 1
-        if self.reference is None:
-            self.reference = optimizer
-        elif self.reference == NO_OPTIMIZER != optimizer:
-            self._replace(optimizer)
-            self.num_replaced += 1
-        if optimizer == self.reference:
-            self._last_step[optimizer] = self._num_steps
-            self._counts[optimizer] += 1
-        elif self._outlives(optimizer, is_new=(is_new := optimizer >= self._built_before)):
-            self._replace(optimizer)
-            self.num_replaced += 1
-        if optimizer == self.reference:
+        if optimizer != self.reference and not self._takes_over(optimizer):
+            return False
+        self._last_step[optimizer] = self._num_steps
+        self._counts[optimizer] += 1
+        if self._others:
             self._longest_silence = max(self._longest_silence, self._others)
-            self._others, self._built_before = 0, self._built
+            self._others = 0
+        self._built_before = self._built
+        return True
+
+    def _takes_over(self, optimizer: int) -> bool:
+        """Note a step of another optimizer than the reference; return whether it is the reference from this step on."""
+        if self.reference is None or self.reference == NO_OPTIMIZER:
+            self.num_replaced += self.reference is not None
+            self._replace(optimizer)
+            return True
+        is_new = optimizer >= self._built_before
+        if self._outlives(optimizer, self.reference, is_new=is_new):
+            self._replace(optimizer)
+            self.num_replaced += 1
             return True
         self._others += 1
         patience = REPLACED_AFTER + TIMES_SILENT * self._longest_silence
@@ -92,8 +99,8 @@ class StepCounter:
             self.num_replaced += is_new
         return False
 
-    def _outlives(self, optimizer: int, *, is_new: bool) -> bool:
-        """Note a step of another optimizer than the reference; return whether it outlives that.
+    def _outlives(self, optimizer: int, reference: int, *, is_new: bool) -> bool:
+        """Note a step; return whether its optimizer outlives the reference.
 
         It is older, and steps for the second time since the reference did, with steps of a newcomer in between.
         """
@@ -101,11 +108,12 @@ class StepCounter:
         if is_new:
             self._newcomer_at = self._num_steps
             return False
+        if optimizer < reference:
+            self._longest_silence = max(self._longest_silence, self._num_steps - 1 - before)
+            if self._num_steps - 1 - self._others < before < self._newcomer_at:
+                return True
         self._counts[optimizer] += 1  # those of newcomers would be held against fewer of the reference
-        if self.reference is None or optimizer > self.reference:
-            return False
-        self._longest_silence = max(self._longest_silence, self._num_steps - 1 - before)
-        return self._num_steps - 1 - self._others < before < self._newcomer_at
+        return False
 
     def _replace(self, optimizer: int) -> None:
         """Make another optimizer the reference."""

@@ -213,16 +213,11 @@ class Watch:
     def optimizer_stepped(self) -> None:
         """An optimizer took its step, of whichever parameters: what follows adds to no gradients that it used."""
         self.tally.optimizer_stepped()
-        self._end_passes()
-
-    def _end_passes(self) -> None:
         self.micro_batches += self._passes.values()
         self._passes.clear()
 
     def step_ended(self) -> None:
         """A step of the reference optimizer ended."""
-        if self._passes:  # there is no optimizer of torch's
-            self._end_passes()
         self.is_training = False
         if self.entered.is_on:
             self.entered.step_ended()

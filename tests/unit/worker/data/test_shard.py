@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from dpdoctor.worker.data.apart import random_numbers_kept
-from dpdoctor.worker.data.shard import OWN, CountedIndices, Draws, Shard
+from dpdoctor.worker.data.shard import OWN, CountedIndices, Draws, Shard, next_size
 
 sizes = st.lists(st.integers(1, 9), max_size=20)
 worlds = st.integers(1, 5)
@@ -101,7 +101,7 @@ def test_batches_of_any_kind_are_cut(kind: Callable[[list[int]], Any]) -> None:
     assert [[int(i) for i in part] for part in parts] == [[1, 2], [3, 4, 5]]
     assert [type(part) for part in parts] == [type(batches[0])] * 2
     assert isinstance(first, CountedIndices)
-    assert first.next_size() == 2
+    assert next_size(first) == 2
 
 
 @pytest.mark.parametrize("index", [7, "7", b"77", {"file": 7, "row": 1}, torch.tensor(7), np.array(7), np.int64(7)])
@@ -109,7 +109,7 @@ def test_an_index_alone_is_not_a_batch(index: Any) -> None:
     iterator = iter(Shard([index], "global", 1, 2, seeded=unseeded, draws=Draws()))
     assert next(iterator) is index
     assert isinstance(iterator, CountedIndices)
-    assert iterator.next_size() == 0
+    assert next_size(iterator) == 0
 
 
 @given(sizes.filter(bool), st.integers(1, 6))
@@ -119,9 +119,9 @@ def test_sizes_follow_the_batches_however_far_they_were_fetched_ahead(lengths: l
     for _ in lengths:
         for _ in range(ahead):
             next(iterator, None)
-        found.append(iterator.next_size())
+        found.append(next_size(iterator))
     assert found == lengths
-    assert iterator.next_size() == 0
+    assert next_size(iterator) == 0
 
 
 class ShufflesAtOnce:
@@ -239,7 +239,7 @@ def test_an_index_of_two_numbers_may_be_any_number_of_samples(batch: Any, collat
     iterator = iter(Shard([batch], OWN, 0, 1, seeded=unseeded, draws=Draws(), collates=collates))
     next(iterator)
     assert isinstance(iterator, CountedIndices)
-    assert iterator.next_size() == size
+    assert next_size(iterator) == size
 
 
 @pytest.mark.parametrize(("rule", "sizes"), [("per-device", [4]), ("global", [2, 2, 1]), ("whole", [4, 4, 2])])
@@ -247,4 +247,4 @@ def test_two_indices_of_a_batch_sampler_are_a_batch(rule: str, sizes: list[int])
     sampler = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
     iterator = iter(Shard(sampler, rule, 0, 2, seeded=unseeded, draws=Draws(), collates=False))
     assert isinstance(iterator, CountedIndices)
-    assert [iterator.next_size() for _ in iterator] == sizes
+    assert [next_size(iterator) for _ in iterator] == sizes

@@ -40,7 +40,7 @@ class Watched:
         self.rig, self._directory = rig, directory
         self.recorder = Recorder(directory, rig.clock)
         self.passes: list[tuple[str, int, int]] = []
-        self.evaluations = Evaluations(rig.clock, lambda *ended: self.passes.append(ended))
+        self.evaluations = rig.loaders.evaluations = Evaluations(rig.clock, lambda *ended: self.passes.append(ended))
         watch_iterators(patches, rig.clock, rig.phases, self.recorder, self.evaluations)
 
     def events(self) -> list[EventRecord]:
