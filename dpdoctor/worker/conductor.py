@@ -98,7 +98,9 @@ class Conductor:
             self._optimizer_replaced()
         self._done = done = self._done + 1
         parts.steplog.step(self._number, counted=done > segment.skip)
-        parts.watch.step_ended()
+        parts.watch.is_training = False
+        if parts.watch.entered.is_on:
+            parts.watch.entered.step_ended()
         if self._number == 0 and done == 1:
             parts.heartbeat.enter("warmup")
         if done == segment.skip + segment.num_steps:

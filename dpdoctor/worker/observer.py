@@ -288,8 +288,8 @@ class Observer(ABC):
         passes.num_ended += 1
         if self._wrapping.awaited:
             self._wrapping.backward_ended()
-        passes.with_step = optimizers.in_backward_at
         if optimizers.in_backward or not optimizers.any_seen:
+            passes.with_step = optimizers.in_backward_at
             self._wrapping.without_optimizer |= not optimizers.any_seen
             optimizers.backward_ended()
         if under_way and self._closure_evaluated is not None:

@@ -111,7 +111,7 @@ class Rig:
 
     def on_step(self) -> None:
         self.wrapping.step_ended()
-        self.watch.step_ended()
+        self.watch.is_training = False
         notes = self.phases.lap()
         ticks = notes.phases_ns()
         assert sum(ticks) == notes.duration_ns

@@ -106,16 +106,16 @@ class Shard:
         return chain(first, batches)
 
     def _noted(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Yield the batches of what `begin` returns once the first is asked for, and note each."""
-        if self._draws is None and self._given is None:
-            yield from begin()
-            return
-        for batch in begin():
-            if self._draws is not None:
-                self._draws.note(batch)
-            if self._given is not None:
-                self._given.extend(batch)
-            yield batch
+        """Return the batches of what `begin` returns once the first is asked for; each is noted."""
+        batches = chain.from_iterable(begin() for _ in range(1))
+        return batches if self._draws is None and self._given is None else map(self._note, batches)
+
+    def _note(self, batch: Any) -> Any:
+        if self._draws is not None:
+            self._draws.note(batch)
+        if self._given is not None:
+            self._given.extend(batch)
+        return batch
 
     def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
         while self._is_whole():

@@ -45,11 +45,6 @@ class Notes(msgspec.Struct, gc=False):
         """Return how long the step took."""
         return self.end_ns - self.begin_ns
 
-    @property
-    def num_calls(self) -> int:
-        """Return how many phases were entered and left."""
-        return len(self.log) // 4
-
     def phases_ns(self) -> tuple[int, ...]:
         """Return the step's time per phase; it adds up to the duration."""
         totals, stack, since_ns = [0] * len(ALL_PHASES), [OTHER], self.begin_ns

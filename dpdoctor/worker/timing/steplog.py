@@ -72,7 +72,8 @@ class StepLog:
         if counted:
             self._durations.append(end_ns - notes.begin_ns)
             hook_ns = self._hook.short_ns if self._tally.was_short else self._hook.long_ns
-            self._costs.append(notes.num_calls * hook_ns + self._clock() - end_ns)
+            # A phase is entered and left, each a number and a time.
+            self._costs.append(len(notes.log) // 4 * hook_ns + self._clock() - end_ns)
 
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""

@@ -216,12 +216,6 @@ class Watch:
         self.micro_batches += self._passes.values()
         self._passes.clear()
 
-    def step_ended(self) -> None:
-        """A step of the reference optimizer ended."""
-        self.is_training = False
-        if self.entered.is_on:
-            self.entered.step_ended()
-
     def backward_ended(self) -> None:
         """A backward pass ended: the next forward of a module is a new pass over its parameters."""
         self.open_passes.clear()

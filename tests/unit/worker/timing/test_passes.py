@@ -86,7 +86,7 @@ def test_only_copies_to_a_device_are_charged(
     # Where there is no GPU torch refuses, as it would unwatched.
     with contextlib.suppress(RuntimeError, AssertionError):
         tensor.to(*target, **options)
-    assert phases.lap().num_calls == charged
+    assert len(phases.lap().log) == 4 * charged
     assert [found is tensor for found in seen] == [True] * charged
     patches.undo()
     assert torch.ones(3).to(torch.float64).dtype == torch.float64

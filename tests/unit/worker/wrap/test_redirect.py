@@ -439,7 +439,7 @@ def test_what_leads_back_to_itself_or_to_all_data_is_looked_into_once(rig: Rig) 
         rig.watch.entered.handed(root)
         model(root)[0].mean().backward()
         held.step()
-        rig.watch.step_ended()
+        rig.watch.entered.step_ended()
     assert [step.counted.samples_entered for step in rig.steps] == [4] * 4
     assert [tensor.shape for tensor in rig.watch.inputs] == [X.shape] * 2
     assert rig.watch.entered.num_steps == 4
