@@ -100,8 +100,10 @@ class WatchedFetcher:
         if look is not None:
             look.open()
             self._unlooked_ns = 0
+        gap_queued_ns = self._waits.lap(self._clock())[1]
+        # To ask the kernel takes time, which is no part of the fetch.
         begin_ns = self._clock()
-        gap_queued_ns = self._waits.lap(begin_ns)[1]
+        self._waits.skip(begin_ns)
         try:
             batch = self._fetcher.fetch(index)
         finally:

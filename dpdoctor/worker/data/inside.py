@@ -136,9 +136,10 @@ class Inside:
             seen = vars(iterator).get(_NAME)
             if seen is None or not seen.records:
                 return fetch(iterator)
-            source, asked_ns, before = seen.source, clock(), None
+            source, before = seen.source, None
             if source.worker != IN_PROCESS:
-                before = (waits.lap(asked_ns)[1], *depths(iterator))
+                before = (waits.lap(clock())[1], *depths(iterator))
+            asked_ns = clock()
             batch = fetch(iterator)
             wait_ns, fetched, source.fetched = clock() - asked_ns, source.fetched, None
             if fetched is not None:  # else an iterator of the script's own kind got it in a way that is not watched

@@ -14,7 +14,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from dpdoctor.worker.data import chains
 from dpdoctor.worker.data.fetches import ENTRY_NS, FIRST_LOOK, MOST_LOOK_SHARE, Fetched, WatchedFetcher, num_bytes
 from dpdoctor.worker.data.look import Look
-from dpdoctor.worker.data.queued import Waits
+from dpdoctor.worker.data.queued import CoreQueue, Waits
 from tests.builders.handclock import HandClock
 
 
@@ -53,6 +53,20 @@ def test_a_fetch_is_timed(clock: HandClock) -> None:
     assert fetched.num_bytes == 4 * 8
     assert fetched.cpu_ns > 0
     assert fetched.num_items == 0
+
+
+def test_to_ask_the_kernel_about_waits_is_no_part_of_a_fetch(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waited_ns(_: CoreQueue) -> int:
+        clock.tick(10**9)
+        return clock()
+
+    monkeypatch.setattr(CoreQueue, "waited_ns", waited_ns)
+    watched = Watched(clock)
+    for _ in range(2):
+        watched.fetcher.fetch([1, 2])
+        clock.tick(10**9)
+    assert [(fetched.fetch_ns, fetched.queued_ns) for _, fetched in watched.noted] == [(27, 0)] * 2
+    assert watched.noted[1][1].gap_queued_ns > 0
 
 
 def test_transforms_are_timed_as_often_as_the_cost_allows(clock: HandClock) -> None:
