@@ -111,7 +111,7 @@ class Recording:
         warmup: steps before the first window; None: until the step time is steady.
         steps: counted steps per window; None: at least 4 steps and 0.5 s.
         rounds: most rounds of windows; fewer when `time_budget_s` runs out.
-        time_budget_s: seconds a mode may train after its first step, with the trace.
+        time_budget_s: seconds that each launch of a mode may train after its first step, with the trace.
         trace_steps: steps recorded by torch.profiler at the end; 0 turns the trace off.
         comm_kernels: what kernels that communicate are called, too, as a regular expression; None: nothing else.
         explain: stop after the proof of conversion, measure nothing.

@@ -73,7 +73,7 @@ _LAUNCHING = (
         default=60.0,
         show_default=True,
         metavar="SECONDS",
-        help="Training time per mode and launch, after the first step.",
+        help="Training time of each launch, after its first step.",
     ),
     click.option(
         "--samples-per-step",

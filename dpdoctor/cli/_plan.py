@@ -414,15 +414,23 @@ def describe(spec: RunSpec) -> str:
     seconds, control = launches * per_launch, ""
     if spec.control:
         seconds += (BARE_LAUNCHES * spec.repeat + 2 * MOST_TURNS) * (STARTUP_S + CONTROL_S)
-        control = f", and {BASELINE} bare in between"
-    tries = tries_loaders(spec) and not are_own
-    has_ablations = spec.recording.ablations and not (spec.recording.explain or spec.go_on)
-    reasons = [
-        *(["another loader setting promises more"] if tries else []),
-        *(["it fails with an ablation"] if has_ablations else []),
-    ]
-    again = f", a mode once more where {' or '.join(reasons)}" if reasons else ""
-    return f"Plan: {modes}{control} on {device}{again}; about {units.seconds(seconds)}"
+        control = f", and {BASELINE} in short launches that tell what watching costs,"
+    reasons = " or ".join(_why_again(spec, are_own=are_own))
+    again = f", and up to {units.seconds(per_launch)} more whenever a mode is launched again: where {reasons}"
+    return f"Plan: {modes}{control} on {device}; about {units.seconds(seconds)}{again if reasons else ''}"
+
+
+def _why_again(spec: RunSpec, *, are_own: bool) -> Iterator[str]:
+    """Yield why a mode may be launched again, of which nobody knows beforehand."""
+    recording = spec.recording
+    if recording.explain or spec.go_on:
+        return
+    if tries_loaders(spec) and not are_own:
+        yield "another loader setting promises more"
+    if recording.trace_steps:
+        yield "training ends before its trace"
+    if recording.ablations:
+        yield "it fails with an ablation"
 
 
 def tries_loaders(spec: RunSpec) -> bool:

@@ -313,7 +313,8 @@ def test_the_plan_in_words() -> None:
     spec = plan(recording=Recording(time_budget_s=20), repeat=2)
     assert describe(spec) == (
         "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads per "
-        "device; about 2.00 min"
+        "device; about 2.00 min, and up to 30.0 s more whenever a mode is launched again: where training ends before "
+        "its trace"
     )
 
 
@@ -453,10 +454,19 @@ def test_a_script_that_starts_a_rank_for_each_gpu_starts_one_where_it_sees_one()
 @pytest.mark.parametrize(
     ("recording", "said"),
     [
-        (Recording(ablations=("amp",)), ", a mode once more where it fails with an ablation;"),
-        (Recording(ablations=("amp",), explain=True), " per device;"),
-        (Recording(ablations=("amp", "one_worker")), "promises more or it fails with an ablation;"),
+        (Recording(ablations=("amp",), trace_steps=0), "it fails with an ablation"),
+        (Recording(ablations=("amp",)), "training ends before its trace or it fails with an ablation"),
+        (Recording(ablations=("amp",), explain=True), ""),
+        (
+            Recording(ablations=("amp", "one_worker")),
+            "another loader setting promises more or training ends before its trace or it fails with an ablation",
+        ),
+        (Recording(trace_steps=0), ""),
     ],
 )
-def test_the_plan_tells_why_a_mode_may_be_launched_once_more(recording: Recording, said: str) -> None:
-    assert said in _plan.describe(plan(modes="ddp", recording=recording))
+def test_the_plan_tells_what_launching_a_mode_again_may_take_and_why(recording: Recording, said: str) -> None:
+    _, again, why = _plan.describe(plan(modes="ddp", recording=recording)).partition(
+        ", and up to 70.0 s more whenever a mode is launched again: where "
+    )
+    assert why == said
+    assert bool(again) is bool(said)

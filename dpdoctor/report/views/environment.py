@@ -74,7 +74,7 @@ def _recording(analysis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield how much was recorded, and of what."""
     recording = analysis.run.header.spec.recording
     steps = "at least 4, for 0.5 s" if recording.steps is None else str(recording.steps)
-    yield "Time budget per mode", units.seconds(recording.time_budget_s)
+    yield "Time budget of each launch", units.seconds(recording.time_budget_s)
     yield "Warm-up", "until steady" if recording.warmup is None else units.count(recording.warmup, "step")
     yield "Steps per window", steps
     yield "Rounds of windows, at most", str(recording.rounds)
