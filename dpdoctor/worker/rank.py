@@ -76,6 +76,7 @@ class Rank(Observer):
         super().__init__(task, where, directory, heartbeat, backend, protection=protection)
         self._repeats = passes.Repeats(self._mode.passes)
         self._warn_of_sums = where.world_size > 1
+        self._looks_left = passes.MOST_LOOKS
         self._seeds_apart = task.spec.seed_per_rank
         self._install()
 
@@ -154,6 +155,9 @@ class Rank(Observer):
             self._on_built()
         if self._watch.entered.is_on and self._where.world_size > 1 and not self._loaders.is_any_shared():
             self._watch.entered.held_to(loss.targets(tensors))
+        if self._looks_left and not self._tally.loaders_count:
+            self._looks_left -= 1
+            self._tally.taken_apart(set(loss.taken_apart(tensors)))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
         if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):
             self._warn_of_sums = False

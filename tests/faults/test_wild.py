@@ -79,6 +79,11 @@ def test_two_models_in_turn_count_their_batch_once(profile):
     [
         ("sam", 6, "up to 6 per step"),
         ("attack", None, "give gradients to what the model is called with"),
+        ("views", None, "resemble others of the step"),
+        ("chunks", None, "the loss takes apart, along the batch, what the model returned"),
+        ("noise", None, "resemble others of the step"),
+        ("repeated", 6, "each is there 2 times, one like the other, and counts once"),
+        ("micro_batches", 12, "up to 2 backward passes of a step are taken to be on samples of their own"),
         ("graphs", None, "as nodes of graphs"),
     ],
 )

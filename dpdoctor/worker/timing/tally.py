@@ -47,6 +47,14 @@ FEWER_ROWS = (
     "no loader counts them, and another model goes on with fewer rows than entered: whether several of them are one "
     "sample, as nodes of graphs are, or some were left out, cannot be told"
 )
+VIEWS = (
+    "no loader counts them, and rows that a model is called with resemble others of the step, each those in its place, "
+    "as views of the same samples do, or these with noise added: of how many samples they are cannot be told"
+)
+APART = (
+    "no loader counts them, and the loss takes apart, along the batch, what the model returned: rows may be several "
+    "views of a sample, or pairs, or rows that nothing is trained on, which cannot be told"
+)
 TOLD = (
     "no loader counts samples: they are dim {} of the first tensor that the model is called with, up to {} per step, "
     "which its layers or its output take for the batch's; several views of a sample count as several"
@@ -60,6 +68,7 @@ IN_PASSES = (
     "; up to {} backward passes of a step are taken to be on samples of their own: where one is on those of another, "
     "with noise added, say, give --samples-per-step"
 )
+REPEATED = "; each is there {} times, one like the other, and counts once"
 # Before a framework has fetched ahead for the first time it may seem so.
 LEAST_STEPS_TO_DOUBT = 8
 # Loaders that are read side by side may be a batch or two apart.
@@ -96,12 +105,14 @@ class Look(NamedTuple):
 class Rows(NamedTuple):
     """Samples that a tensor holds: `number` of them along `dim`; `is_told`: by the model, not only by custom.
 
-    None are known to be rows of several to a sample.
+    `times`: how often each of them is there. `unknown`: why their number is not known, where it is 0.
     """
 
     number: int
     dim: int = 0
     is_told: bool = False
+    times: int = 1
+    unknown: str = PARTS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -456,9 +467,9 @@ class Tally:
                 self._uncounted = OTHER_MODELS
             return
         self._turn.append(training)
+        self._entered += self._samples_in(training)
         if len(self._turn) > 1 and any(each.changes_input for each in self._turn) and not self._is_counted(training):
             self._uncounted = OF_INPUTS
-        self._entered += self._samples_in(training)
         self._rows.append(training.rows)
         self._elements += training.elements
 
@@ -503,7 +514,7 @@ class Tally:
             return training.rows
         self._told = training.samples()
         if self._told is None or not self._told.number:
-            self._uncounted = NOT_TOLD if self._told is None else PARTS
+            self._uncounted = NOT_TOLD if self._told is None else self._told.unknown
         return self._told.number if self._told else 0
 
     def _let_go(self) -> None:
@@ -540,6 +551,14 @@ class Tally:
         self._samples_of[batch.loader] += batch.size
         if not batch.for_training:
             self._handed[batch.loader] += batch.size
+
+    def taken_apart(self, lengths: Collection[int]) -> None:
+        """A backward pass begins, from a loss for which tensors of these lengths were taken apart along dimension 0."""
+        for training in self._passes:
+            if training.rows in lengths and not self._is_counted(training):
+                rows = training.samples()
+                if rows is not None and rows.number and rows.dim == 0:
+                    self._uncounted = APART
 
     def evaluated(self) -> None:
         """A forward without gradients ran: what was fetched is an evaluation's, unless the script trains on it next."""
@@ -606,10 +625,12 @@ class Tally:
             return ()
         if self._uncounted or self._unentered >= LEAST_STEPS_TO_DOUBT:
             return (UNCOUNTED.format(self._uncounted or UNSEEN),)
-        in_passes = IN_PASSES.format(self._most_passes) if self._most_passes > 1 else ""
+        more = IN_PASSES.format(self._most_passes) if self._most_passes > 1 else ""
+        if self._told is not None and self._told.times > 1:
+            more += REPEATED.format(self._told.times)
         if self._told is not None and self._told.is_told:
-            return (TOLD.format(self._told.dim, self._most_entered) + in_passes,)
-        return (ASSUMED.format(self._most_entered) + in_passes,) if self._most_entered else ()
+            return (TOLD.format(self._told.dim, self._most_entered) + more,)
+        return (ASSUMED.format(self._most_entered) + more,) if self._most_entered else ()
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""

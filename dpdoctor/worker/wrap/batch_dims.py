@@ -2,7 +2,7 @@
 
 Layers know it (a recurrent layer, attention, a convolution), and so does what multiplies batches of matrices; an output
 that has only one of two dimensions left has the batch's. Tokens as (time, batch) are not told from (batch, time) else.
-Rows may be parts of samples: nodes of graphs, points, packed sequences.
+Rows may be parts of samples: nodes of graphs, points, packed sequences. Or several views of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from torch.overrides import TorchFunctionMode
 
 from dpdoctor.worker.base import layouts
 from dpdoctor.worker.timing.pending import MOST_VALUES, identity
-from dpdoctor.worker.timing.tally import Rows
+from dpdoctor.worker.timing.tally import VIEWS, Rows
+from dpdoctor.worker.wrap import views
 
 # Of fewer rows it may be chance what whole numbers tell, such as classes; longer tensors of them are not asked.
 LEAST_ROWS, MOST_NUMBERS = 16, 1 << 20
 _INTEGERS = frozenset({torch.int64, torch.int32})
-# No dimension is the batch's: a sample is several rows.
-_PARTS = (None, True)
+# No dimension is the batch's: a sample is several rows, or rows are views of samples.
+_PARTS, _VIEWS = (None, True, 1), (None, True, 0)
+# A model, and how many dimensions a tensor has, and whether it is of floating point numbers.
+_Kind = tuple[int, int, bool]
 
 
 class BatchDims:
@@ -32,11 +35,14 @@ class BatchDims:
 
     Attributes:
         is_compiled: whether anything was: torch would compile it once more if it were looked inside of.
+        met: where the first tensor of a kind lies, with some of its rows; to be cleared once an optimizer has stepped.
     """
 
     def __init__(self) -> None:
         self.is_compiled = False
-        self._found: dict[tuple[int, int, bool], tuple[int | None, bool]] = {}
+        # By kind: the dimension, whether it is told, and how often each sample is there.
+        self._found: dict[_Kind, tuple[int | None, bool, int]] = {}
+        self.met: dict[_Kind, tuple[object, torch.Tensor]] = {}
 
     def something_is_compiled(self) -> None:
         """The script compiles a part of its training: only outputs tell from now on."""
@@ -50,7 +56,20 @@ class BatchDims:
         given = Given(self, key, shape, identity(tensor), is_nested=tensor.is_nested, is_mapped=is_mapped)
         if self.is_new(given) and not tensor.is_nested:
             given.is_of_parts = any(_tells_of_parts(other, shape) for other in beside if other is not tensor)
+            given.times = views.times(tensor)
+        self._meet(given, tensor)
         return given
+
+    def _meet(self, given: Given, tensor: torch.Tensor) -> None:
+        """Look whether the second tensor of a kind before an optimizer steps holds views of the first one's samples."""
+        place, before = self.met.pop(given.key, (None, None))
+        rows = views.some_rows(tensor) if before is not None or self.is_new(given) else None
+        if rows is None:
+            return
+        if before is None:
+            self.met[given.key] = given.place, rows
+        elif place != given.place and views.are_alike(before, rows):
+            self._found[given.key] = _VIEWS
 
     def is_new(self, given: Given) -> bool:
         """Return whether the forward that begins is to be looked at."""
@@ -58,16 +77,20 @@ class BatchDims:
 
     def note(self, given: Given, sizes: set[int]) -> None:
         """Remember what a forward told: what it takes for sizes of its batch."""
-        self._found[given.key] = _PARTS if given.is_of_parts else _dim(given, sizes)
+        dim, is_told = _dim(given, sizes)
+        found = (dim, is_told, given.times if dim == 0 else 1)
+        self._found[given.key] = _PARTS if given.is_of_parts else found if found[-1] else _VIEWS
 
     def rows(self, given: Given) -> Rows | None:
         """Return the samples of a forward's first tensor, 0 where rows are parts of some; None where nothing tells."""
         if given.is_mapped:  # it has the shape of one sample
             return None
-        dim, is_told = found = self._found.get(given.key, _dim(given, set()))
+        dim, is_told, times = found = self._found.get(given.key, (*_dim(given, set()), 1))
+        if found == _VIEWS:
+            return Rows(0, is_told=True, unknown=VIEWS)
         if dim is None:
             return Rows(0, is_told=True) if found == _PARTS else None
-        return Rows(given.shape[dim], dim, is_told)
+        return Rows(given.shape[dim] // times, dim, is_told, times)
 
 
 class Given:
@@ -76,12 +99,13 @@ class Given:
     Attributes:
         place: tells it from others.
         is_of_parts: whether its rows are known to be parts of samples.
+        times: how often it holds each of its rows, as views.times has it.
     """
 
     def __init__(
         self,
         dims: BatchDims,
-        key: tuple[int, int, bool],
+        key: _Kind,
         shape: Sequence[int],
         place: object,
         *,
@@ -94,6 +118,7 @@ class Given:
         self.place = place
         self.is_nested, self.is_mapped = is_nested, is_mapped
         self.is_of_parts = False
+        self.times = 1
         self._layers: _Layers | None = None
 
     def looking(self) -> AbstractContextManager[Any]:

@@ -1,6 +1,7 @@
 """What a loss keeps of how it was made.
 
-Is it a sum over the batch? Averaging gradients over ranks then changes the mathematics. And what is it held to?
+Is it a sum over the batch? Averaging gradients over ranks then changes the mathematics. What is it held to? And does it
+take the batch apart, as into views of the same samples?
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _THROUGH = (
 # Nodes that make one tensor of several losses, or that a loss may pass before it is added up with others.
 _GATHER = (*_THROUGH, "StackBackward", "CatBackward", "UnsqueezeBackward")
 _MOST_NODES = 64
+# Nodes of tensors that are taken apart along a dimension.
+_APART = ("SplitBackward", "SplitWithSizesBackward", "SliceBackward")
 # What losses keep of classes, and of sequences of them.
 _TARGETS = ("_raw_saved_target", "_raw_saved_targets")
 
@@ -63,6 +66,27 @@ def targets(losses: Any) -> Iterator[torch.Tensor]:
                 yield saved.data
         if node is not None and len(nodes) < _MOST_NODES:
             nodes += [parent for parent, _ in node.next_functions if parent not in nodes]
+
+
+def taken_apart(losses: Any) -> Iterator[int]:
+    """Yield the length of what losses take apart along dimension 0, of all that was made after the last parameters."""
+    nodes = [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
+    for node in nodes:  # it grows meanwhile
+        if type(node).__name__.startswith(_APART) and getattr(node, "_saved_dim", None) == 0:
+            yield int(getattr(node, "_saved_self_sym_sizes", (0,))[0])
+        parents = [parent for parent, _ in getattr(node, "next_functions", ()) if parent is not None]
+        if not any(map(_is_of_parameter, parents)) and len(nodes) < _MOST_NODES:
+            nodes += [parent for parent in parents if parent not in nodes]
+
+
+def _is_of_parameter(node: Any) -> bool:
+    """Return whether a node is that of a leaf, or of one that is transposed, as Linear does."""
+    nodes = (node, *(parent for parent, _ in node.next_functions)) if _is_transposed(node) else (node,)
+    return any(hasattr(node, "variable") for node in nodes)
+
+
+def _is_transposed(node: Any) -> bool:
+    return type(node).__name__.startswith("TBackward")
 
 
 def _adds_one_number(node: Any) -> bool:

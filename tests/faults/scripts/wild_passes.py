@@ -36,6 +36,33 @@ def attack():
     cross_entropy(model((x + 0.1 * x.grad.sign()).detach()), y).backward()
 
 
+def views():
+    x = torch.randn(6, 8)
+    first, second = model(torch.cat([x + 0.1 * torch.randn(6, 8), x + 0.1 * torch.randn(6, 8)])).chunk(2)
+    (first - second).square().mean().backward()
+
+
+def chunks():
+    first, second = model(torch.randn(12, 8)).chunk(2)
+    (first - second).square().mean().backward()
+
+
+def noise():
+    x, y = torch.randn(6, 8), torch.randint(0, 2, (6,))
+    cross_entropy(model(x), y).backward()
+    cross_entropy(model(x + 0.1 * torch.randn(6, 8)), y).backward()
+
+
+def repeated():
+    x, y = torch.randn(6, 8), torch.randint(0, 2, (6,))
+    cross_entropy(model(torch.cat([x, x])), torch.cat([y, y])).backward()
+
+
+def micro_batches():
+    for _ in range(2):
+        cross_entropy(model(torch.randn(6, 8)), torch.randint(0, 2, (6,))).backward()
+
+
 def graphs():
     begins = [0, *itertools.accumulate(torch.randint(3, 9, (6,)).tolist())]
     cross_entropy(model(torch.randn(begins[-1], 8), torch.tensor(begins)), torch.randint(0, 2, (6,))).backward()
@@ -43,7 +70,7 @@ def graphs():
 
 model = Pooling() if sys.argv[1] == "graphs" else nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-train = {"sam": sam, "attack": attack, "graphs": graphs}[sys.argv[1]]
+train = globals()[sys.argv[1]]
 while True:
     optimizer.zero_grad()
     train()

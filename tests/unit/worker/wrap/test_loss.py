@@ -9,7 +9,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dpdoctor.worker.wrap.loss import is_summed, targets
+from dpdoctor.worker.wrap.loss import is_summed, taken_apart, targets
 
 SIZE = 8
 X, TARGET, CLASSES = torch.randn(SIZE, 3), torch.randn(SIZE, 4), torch.arange(SIZE) % 4
@@ -88,6 +88,25 @@ def test_a_long_chain_of_terms_is_searched_only_so_far(model: nn.Module) -> None
     for _ in range(1000):
         total = total + model(X).mean()
     assert not is_summed(total)
+
+
+@pytest.mark.parametrize(
+    ("loss", "lengths"),
+    [
+        (lambda y: (y.chunk(2)[0] - y.chunk(2)[1]).square().mean(), {6}),
+        (lambda y: functional.normalize(y, dim=1).split([2, 4])[1].mean(), {6}),
+        (lambda y: y[:4].log_softmax(1)[:, :1].mean() + 1.0, {6}),
+        (lambda y: y[:, 1:].mean() + y[:, -1].mean() + y[torch.tensor([0, 2])].mean(), set()),
+        (lambda y: (y @ y.t()).mean(), set()),
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_losses_that_take_a_batch_apart_are_found(
+    loss: Callable[[torch.Tensor], torch.Tensor], lengths: set[int], bias: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 3, bias=bias))
+    inside = torch.stack([model[0](torch.ones(8))[:5]] * 6)
+    assert set(taken_apart(loss(nn.Linear(5, 3, bias=bias)(inside)))) == lengths
 
 
 def test_what_losses_are_held_to_is_found_near_where_a_backward_pass_begins() -> None:
