@@ -47,6 +47,10 @@ NOT_RETURNED = f"optimizer.step has evaluated its closure {{}} times, last at {{
 IN_ONE_STEP = (
     f"the script ended after {{}}; in the last one optimizer.step evaluated its closure {{}} times: {IN_A_LOOP}"
 )
+LEFT_BEHIND = (
+    "the script trains one model after another, each with an optimizer that it built then. Those that no optimizer "
+    "holds any more may yet be trained again, so dpdoctor keeps them: before measuring began {}, whose memory counts"
+)
 MOVED_ON = (
     "after {} the script began to train another model, with an optimizer that it built then: nothing is measured of "
     "that one, nor of those that follow"
@@ -139,7 +143,7 @@ class Conductor:
         if self._proof is None or not parts.wrapping.unwrapped():
             return
         status, _ = self.script_returned()
-        lasted = units.count(parts.steplog.num_steps, "step")
+        lasted = units.count(parts.counter.replaced_after, "step")
         if status == "ok":
             self.has_moved_on = True
             parts.report.warn(MOVED_ON.format(lasted))
@@ -264,6 +268,8 @@ class Conductor:
                 parts.loaders.measure_hand_offs()
             parts.ending.stop("ok")
         if segment.kind == "proof":
+            if parts.counter.num_replaced and (number := parts.wrapping.num_left_behind()):
+                parts.report.warn(LEFT_BEHIND.format(units.count(number, "model")))
             self._proof = Proof(parts.wrapping.trained())
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()

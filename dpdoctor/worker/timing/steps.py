@@ -25,7 +25,7 @@ class StepCounter:
         num_evaluated: how often the closure of the step that began last was evaluated.
         under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
         num_replaced: how often an optimizer that the script built later took the place of the reference, or an older
-            one that outlives those which are built for each batch.
+            one that outlives those which are built for each batch. `replaced_after`: the steps of the one before it.
     """
 
     def __init__(self) -> None:
@@ -34,10 +34,11 @@ class StepCounter:
         # The steps that have ended; of those the last of each optimizer, and the last of any newcomer.
         self._num_steps = self._newcomer_at = 0
         self._last_step: dict[int, int] = {}
+        self._taken: Counter[int | None] = Counter()
         self._others = 0
         self._inside = 0
         self._built = self._built_before = self._longest_silence = 0
-        self.num_replaced = self.num_evaluated = 0
+        self.num_replaced = self.replaced_after = self.num_evaluated = 0
         self.reference: int | None = None
 
     def built(self, optimizer: int) -> None:
@@ -105,6 +106,7 @@ class StepCounter:
         It is older, and steps for the second time since the reference did, with steps of a newcomer in between.
         """
         before, self._last_step[optimizer] = self._last_step.get(optimizer, 0), self._num_steps
+        self._taken[optimizer] += 1
         if is_new:
             self._newcomer_at = self._num_steps
             return False
@@ -117,6 +119,7 @@ class StepCounter:
 
     def _replace(self, optimizer: int) -> None:
         """Make another optimizer the reference."""
+        self.replaced_after = self._taken[self.reference]
         self.reference = optimizer
         self._counts = Counter({optimizer: self._counts[optimizer]})  # the others have had their time
 

@@ -483,11 +483,7 @@ class Wrapping:
         return type(optimizers[0]).__name__ if is_other else ""
 
     def records(self, touched: Collection[int] = ()) -> tuple[WrappedModule, ...]:
-        """Return what was wrapped; `touched` has the ids of the parameters that got a gradient in a step.
-
-        Without any of them it is told from the gradients that there are, of whatever step: none where `zero_grad` has
-        taken them away, and zeros where it leaves them.
-        """
+        """Return what was wrapped; `touched` has the ids of the parameters that got a gradient in a step."""
         elements = layouts.sharded_elements(part for module in self.modules for part in module.modules())
         return tuple(
             WrappedModule(
@@ -495,11 +491,7 @@ class Wrapping:
                 line=wrapped.line,
                 num_parameters=sum(elements.get(id(p), p.numel()) for p in wrapped.parameters.values()),
                 trainable_bytes=sum(elements.get(id(p), p.numel()) * p.element_size() for p in wrapped.trained()),
-                unused=tuple(
-                    n
-                    for n, p in wrapped.parameters.items()
-                    if p.requires_grad and (id(p) not in touched if touched else p.grad is None)
-                ),
+                unused=self._unused_in(wrapped, touched),
             )
             for wrapped in self._wrapped
         )
@@ -508,6 +500,11 @@ class Wrapping:
 def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """Return parameters, of which modules around one model have the same ones."""
     return list({id(p): p for p in parameters}.values())
+    def num_left_behind(self) -> int:
+        """Return how many modules are wrapped of which no optimizer of the script's holds a parameter any more."""
+        is_trained = self.is_trained()
+        return sum(not any(map(is_trained, wrapped.parameters.values())) for wrapped in self._wrapped)
+
 
 
 def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
@@ -521,3 +518,16 @@ def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
         return (routed if isinstance(routed, Redirect) else python)(*args, **kwargs)
 
     return call
+    def _unused_in(self, wrapped: Wrapped, touched: Collection[int]) -> tuple[str, ...]:
+        """Return the parameters of a unit that training through it gives no gradient; none where nothing tells.
+
+        Of one that was not called in the step it is told from the gradients that there are, of whatever step: none
+        where `zero_grad` has taken them away, and zeros where it leaves them.
+        """
+        trained = {name: p for name, p in wrapped.parameters.items() if p.requires_grad}
+        reached = {id(p) for p in trained.values() if id(p) in touched}
+        if not (reached and id(self._compilations.inner(wrapped.module)) in self._watch.forwards):
+            trained = {name: p for name, p in trained.items() if id(p) not in reached}
+            reached = {id(p) for p in trained.values() if p.grad is not None}
+        return tuple(name for name, p in trained.items() if id(p) not in reached) if reached else ()
+

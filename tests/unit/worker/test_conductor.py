@@ -276,6 +276,17 @@ def test_another_model_before_the_proof_is_wrapped_too(conducted: Conducted) -> 
         conducted.train(1000)
     assert conducted.ending.status == "ok"
     assert len(conducted.wrapping.modules) == 2
+    conversion = rundir.read_json(conducted.directory / rundir.RANK, RankRecord).conversion
+    assert conversion.warnings[-1].startswith("the script trains one model after another")
+    assert [module.unused for module in conversion.modules] == [()] * 2
+
+
+def test_how_long_a_model_trained_is_told_without_the_models_before_it(conducted: Conducted) -> None:
+    conducted.train(2)
+    conducted.train(13)
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    assert (conducted.ending.reason or "").startswith("after 13 steps the script trains another model")
 
 
 def test_a_script_that_ends_in_a_window_leaves_what_it_trained_and_not_what_it_did_after(conducted: Conducted) -> None:

@@ -91,7 +91,7 @@ def test_an_optimizer_that_is_built_later_takes_over_soon() -> None:
         counter.built(fold)
         steps = [step(counter, fold) for _ in range(40)]
         assert steps == [True] * 40 if fold == 0 else [False] * REPLACED_AFTER + [True] * (40 - REPLACED_AFTER)
-        assert counter.num_replaced == fold
+        assert (counter.num_replaced, counter.replaced_after) == (fold, 40 if fold else 0)
 
 
 def test_an_optimizer_that_was_replaced_is_not_elected_again() -> None:
