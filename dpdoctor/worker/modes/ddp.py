@@ -202,16 +202,23 @@ class _Broadcasts:
         self._is_told = False
         own = set(map(id, wrapper.module.buffers()))
         self._sharing = [other for other in others if not own.isdisjoint(map(id, other._wrapper.module.buffers()))]
+        inside = {id(part) for part in wrapper.module.modules()}
+        # What is inside may be called alone in later steps as well, which nobody sees: its wrapper is gone.
+        self._inside = next((o for o in self._sharing if o._is_open() and id(o._wrapper.module) in inside), None)
         for other in self._sharing:
             other._sharing.append(self)
 
+    def _is_open(self) -> bool:
+        """Return whether no backward pass has followed its last training forward."""
+        return self._ended_before == self._passes.num_ended
+
     def before_forward(self) -> None:
         """A forward of the wrapper is about to begin; say at the first that broadcasts nothing why."""
-        module, num_ended = self._wrapper.module, self._passes.num_ended
-        called = next((each for each in (self, *self._sharing) if each._ended_before == num_ended), None)
+        module = self._wrapper.module
+        called = self._inside or next((each for each in (self, *self._sharing) if each._is_open()), None)
         self._wrapper.require_forward_param_sync = called is None  # each forward of its own sets it
         if module.training:
-            self._ended_before = num_ended
+            self._ended_before = self._passes.num_ended
         if called is not None and not self._is_told:
             from dpdoctor.worker.base import lines
 
