@@ -170,7 +170,7 @@ def _training(seen: Sequence[LineShare]) -> float:
 
 RULE = Rule(
     name="own_code",
-    title="The loop's own code",
+    title="Code of the loop",
     what="After the update and before the next forward pass the loop does something, such as making its batches, "
     "computing metrics on the CPU, writing logs or images, or waiting for something else.",
     why="The training thread is busy with it and gives the device nothing to do; without a GPU it also takes the core.",

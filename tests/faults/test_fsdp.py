@@ -145,6 +145,29 @@ def test_hooks_on_parameters_run_in_ddp(profile):
     assert "registered on the parameter blocks.0.wide.weight (register_hook), acts on each rank's own gradient" in told
 
 
+@pytest.mark.parametrize(
+    ("do", "said"),
+    [
+        (
+            "hook_late",
+            "none_of at {script}:45, which the script registered on the parameter scale (register_hook), acts on each",
+        ),
+        ("accumulated_late", "(register_post_accumulate_grad_hook), acts on each rank's own gradient"),
+        (
+            "node_late",
+            "{script}:55, which the script registered on the parameter scale (register_hook of its AccumulateGrad "
+            "node) after the model's first training forward, changes in .grad is lost",
+        ),
+    ],
+)
+def test_what_becomes_in_ddp_of_hooks_that_come_after_the_wrapper_is_told(profile, do, said):
+    done = profile("blocks.py", "--modes", "ddp", "--no-baseline", *SHORT, args=["--do", do])
+    assert done.exit_code == 0, done.output
+    told = [text for text in done.record("ddp").conversion.warnings if "which the script registered" in text]
+    assert len(told) == 1
+    assert said.format(script=done.summary["script"]["path"]) in told[0]
+
+
 def test_that_wandb_sees_no_gradients_of_shards_is_told_once_and_fails_nothing(profile):
     done = profile("tracker/train.py", "--modes", "fsdp", "--no-baseline", *SHORT)
     assert done.exit_code == 0, done.output

@@ -319,6 +319,8 @@ def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(
         (["in_turn", "in_place"], 2),
         (["levels"], 1),
         (["levels", "in_place"], 1),
+        (["levels_in_turn"], 1),
+        (["levels_in_turn", "in_place"], 1),
     ],
 )
 def test_modules_around_one_model_train_as_on_one_device(profile, args, times_reduced):
@@ -342,7 +344,7 @@ def test_modules_around_one_model_train_as_on_one_device(profile, args, times_re
 def test_a_model_that_two_modules_train_is_sharded_once(profile):
     done = profile("wild_around_one.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=["in_turn"])
     reason, script = done.mode("fsdp")["reason"], done.summary["script"]["path"]
-    assert reason.startswith(f"Fits, called at {script}:63, could not be converted: FSDP shards a parameter once")
+    assert reason.startswith(f"Fits, called at {script}:67, could not be converted: FSDP shards a parameter once")
     assert "inner.0.weight was sharded as one of Agrees, which the script called before" in reason
 
 

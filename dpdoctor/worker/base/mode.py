@@ -33,12 +33,14 @@ class WrapOptions:
             that it keeps inside.
         fsdp_wrap: class names of the units to shard; None: the mode chooses.
         optimizers: the script's torch optimizers so far.
+        wrapped: the modules that are wrapped so far.
         warn: notes what the reader must know of this conversion.
     """
 
     has_unused: bool
     fsdp_wrap: tuple[str, ...] | None
     optimizers: tuple[Optimizer, ...]
+    wrapped: tuple[nn.Module, ...] = ()
     ignored: frozenset[str] = frozenset()
     warn: Callable[[str], None] = _unheard
 
@@ -123,6 +125,7 @@ class Mode:
     Attributes:
         replicates: all ranks hold the same parameters, bit for bit, after every step.
         routes_methods: what `convert` returns may be called for a method of the module, put in place of its forward.
+        wraps_parts: a part of a wrapped module may be wrapped beside it, for calls of the part alone.
         in_threads: forwards run in threads other than the script's.
         only_observes: nothing of the script may run in another way than it would.
         communicates: its ranks send each other gradients or parameters.
@@ -135,6 +138,7 @@ class Mode:
     needs_unused = False
     replicates = False
     routes_methods = False
+    wraps_parts = False
     in_threads = False
     only_observes = False
     communicates = False

@@ -15,6 +15,7 @@ ON_TENSOR = "register_hook"
 ON_TENSORS = "register_multi_grad_hook"
 AFTER_ACCUMULATION = "register_post_accumulate_grad_hook"
 _ON_NODE = "{} of its AccumulateGrad node"
+AFTER_NODE = _ON_NODE.format(ON_TENSOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpdoctor import units
@@ -30,6 +30,11 @@ RUNS_EARLY = (
     "DistributedDataParallel averages them: clamping these is another thing than clamping that of the whole batch, as "
     "on one device. Change .grad after backward() for that"
 )
+IS_OVERWRITTEN = (
+    "what {}, which the script registered on the parameter {} ({}) after the model's first training forward, changes "
+    "in .grad is lost: DistributedDataParallel has taken each rank's own gradient by then, and writes the average over "
+    "it. Change .grad after backward()"
+)
 SHARES_BUFFERS = "has buffers in common with {}, which "
 UNSYNCHRONISED = "gradients were not synchronised"
 CALLED_AGAIN = (
@@ -51,18 +56,17 @@ class DDP(Mode):
     distributed = communicates = True
     needs_unused = True
     replicates = True
-    routes_methods = True
+    routes_methods = wraps_parts = True
 
     def __init__(self) -> None:
         self.wrappers: list[DistributedDataParallel] = []
+        self._hooks: list[Callable[..., Any]] = []
         self._broadcasts: dict[int, _Broadcasts] = {}
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
         from torch.autograd.grad_mode import _unsafe_preserve_version_counter
         from torch.nn.parallel import DistributedDataParallel
-
-        from dpdoctor.worker.modes import _hooks
 
         for name, buffer in module.named_buffers():
             if _is_laid_out_oddly(buffer):
@@ -72,18 +76,14 @@ class DDP(Mode):
                     "a transposed view. In a DDP script of your own, register a copy of it that has "
                     "memory_format=torch.contiguous_format"
                 )
-        for hook in _hooks.registered(module):
-            parameter = module.get_parameter(hook.parameter)
-            acts = parameter.requires_grad and hook.parameter not in how.ignored
-            if acts and not (hook.only_logs or _steps_late(parameter)):
-                how.warn(RUNS_EARLY.format(_hooks.named(hook.function), hook.parameter, hook.by))
-                break
         if how.ignored:
             # Not public, but the only way, and what torch's own tutorials use.
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(how.ignored))
             left_out = units.count(len(how.ignored), "parameter")
             how.warn(f"{left_out} left out of the wrapper: nothing trains {min(how.ignored)} and the like")
-        self._tell_shared(module, how.warn)
+        self._warn = how.warn
+        self._tell_hooks(module, {})
+        _tell_shared(module, how)
         # Not public. Parameters that were wrapped before are alike on all ranks: to broadcast them changes nothing that
         # a graph holds. Buffers that it holds newer torch broadcasts as well, before each forward.
         wrapped = [wrapper.module for wrapper in self.wrappers]
@@ -97,20 +97,20 @@ class DDP(Mode):
             self._broadcasts[id(module)] = _Broadcasts(wrapper, self.passes, how.warn, others)
         return wrapper
 
-    def _tell_shared(self, module: nn.Module, warn: Callable[[str], None]) -> None:
-        """Say that a module trains what one that was wrapped before trains; of one inside of it the call is undone."""
-        inside = {id(part) for part in module.modules()}
-        holders = {
-            id(parameter): wrapper.module
-            for wrapper in self.wrappers
-            if id(wrapper.module) not in inside
-            for parameter in wrapper.module.parameters()
-            if parameter.requires_grad
-        }
-        shared = [name for name, parameter in module.named_parameters() if id(parameter) in holders]
-        if shared:
-            holder = holders[id(module.get_parameter(shared[0]))]
-            warn(SHARED.format(type(holder).__name__, type(module).__name__, shared[0]))
+    def _tell_hooks(self, module: nn.Module, words: Mapping[str, str]) -> None:
+        """Say of the first hook that is not known yet what becomes of it, in words by what it was registered by."""
+        from dpdoctor.worker.modes import _hooks
+
+        new = [
+            hook
+            for hook in _hooks.registered(module)
+            if not hook.only_logs
+            and _is_reduced(module, hook.parameter)
+            and all(hook.function is not known for known in self._hooks)
+        ]
+        self._hooks += [hook.function for hook in new]
+        for hook in new[:1]:
+            self._warn(words.get(hook.by, RUNS_EARLY).format(_hooks.named(hook.function), hook.parameter, hook.by))
 
     def around(self, module: nn.Module, target: Callable[..., Any]) -> Callable[..., Any]:
         """Return the target, before which it is settled whether buffers are broadcast: outside of what is compiled."""
@@ -158,6 +158,10 @@ class DDP(Mode):
 
         Both may hold where optimizers step on gradients before: ranks with the same samples stay alike without it.
         """
+        from dpdoctor.worker.modes import _hooks
+
+        for wrapper in self.wrappers:
+            self._tell_hooks(wrapper.module, {_hooks.AFTER_NODE: IS_OVERWRITTEN})
         why, early = self.why_apart(), self._early()
         reduced = _gradients_reduced(evidence, why, is_late=bool(early))
         return [*super().checks(evidence), _parameters_equal(evidence, why), reduced]
@@ -225,6 +229,21 @@ class _Broadcasts:
             self._is_told = True
             shares = "" if called is self else SHARES_BUFFERS.format(type(called._wrapper.module).__name__)
             self._warn(CALLED_AGAIN.format(type(module).__name__, lines.caller(), shares))
+
+
+def _tell_shared(module: nn.Module, how: WrapOptions) -> None:
+    """Say that a module trains what one that was wrapped before trains."""
+    holders = {id(p): other for other in how.wrapped for p in other.parameters() if p.requires_grad}
+    shared = [name for name, parameter in module.named_parameters() if id(parameter) in holders]
+    if shared:
+        holder = holders[id(module.get_parameter(shared[0]))]
+        how.warn(SHARED.format(type(holder).__name__, type(module).__name__, shared[0]))
+
+
+def _is_reduced(module: nn.Module, name: str) -> bool:
+    """Return whether the wrapper averages a parameter's gradient before anything steps on it."""
+    parameter, ignored = module.get_parameter(name), getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    return parameter.requires_grad and name not in ignored and not _steps_late(parameter)
 
 
 def _steps_late(parameter: nn.Parameter) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Single(Mode):
     """One process, one device, nothing converted."""
 
-    routes_methods = True
+    routes_methods = wraps_parts = True
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:  # noqa: ARG002
         """Return the module's own forward call, hooks included."""

@@ -57,12 +57,17 @@ class Redirect:
             functools.update_wrapper(self, method)  # its signature is looked at
         self._watch = watch
         self._thread: int | None = None
+        # Of the wrapped modules that this one is a part of. One that was called since the last backward pass stands
+        # for it: gradients of all parameters are reduced there.
+        self.holders: frozenset[int] = frozenset()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
         if torch.compiler.is_compiling() or self._thread == (thread := get_ident()):
             return self._plain(*args, **kwargs)
         watch = self._watch
+        if self.holders and not self.holders.isdisjoint(watch.open_passes):
+            return self._own_call(*args, **kwargs)
         if not torch.is_grad_enabled():
             watch.evaluating_forward()
             return self._own_call(*args, **kwargs)
@@ -215,6 +220,7 @@ class Watch:
         self.tally.optimizer_stepped()
         self.micro_batches += self._passes.values()
         self._passes.clear()
+        self.batch_dims.met.clear()
 
     def backward_ended(self) -> None:
         """A backward pass ended: the next forward of a module is a new pass over its parameters."""

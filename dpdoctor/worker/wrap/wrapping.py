@@ -37,7 +37,7 @@ ONE_MORE = (
     "that stays"
 )
 MAKE_ONCE = ". Make it once, before the training loop, or train a module of your own that makes it in its forward"
-UNSEEN = ": the time of forward passes is not told from that of the loop's own code, and samples are not counted"
+UNSEEN = ": the time of forward passes is not told from that of the script's other code, and samples are not counted"
 AS_PYTHON = (
     f"{{}}, compiled at {{}}, calls {{}}, which torch would trace past any wrapper: {RUNS_AS_PYTHON}, and the model "
     "that it calls first is compiled in its place"
@@ -114,6 +114,7 @@ class Wrapping:
         self._passed_over: dict[int, str] = {}
         self._targets: dict[int, Callable[..., Any]] = {}
         self._by_parts: set[int] = set()
+        self._released: set[int] = set()
         self.routed: set[tuple[int, str]] = set()
         self.without_optimizer = False
         self.has_unused = False
@@ -140,6 +141,8 @@ class Wrapping:
                 if is_wrapped:
                     self._passed_over.pop(id(self._compilations.inner(module)), None)
                 is_new = not is_wrapped and not self._is_part(module)
+                if is_wrapped and len(self._wrapped) > 1:
+                    self._release_parts_of(self._compilations.inner(module))
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
                 if is_new:
                     if self._mode.distributed and any(map(is_lazy, modules.parameters(module))):
@@ -194,7 +197,9 @@ class Wrapping:
         if arguments is not None:
             target = self._unseen(self._compiled(target, own_call, arguments))
         target = self._mode.around(inner, target)
-        self._patches.replace(module, "_compiled_call_impl", Redirect(inner, target, self._watch, own_call))
+        redirect = Redirect(inner, target, self._watch, own_call)
+        self._nest(redirect, inner)
+        self._patches.replace(module, "_compiled_call_impl", redirect)
         self._note(module, inner, name, line)
 
     def _converted(self, module: nn.Module, line: str) -> Callable[..., Any]:
@@ -213,6 +218,7 @@ class Wrapping:
             ignored=untrained,
             fsdp_wrap=self._fsdp_wrap,
             optimizers=tuple(self._optimizers()),
+            wrapped=tuple(map(self._compilations.inner, self.modules)),
             warn=self._warn,
         )
         try:
@@ -257,15 +263,41 @@ class Wrapping:
             self.warnings.append(f"{said}{UNSEEN}{MAKE_ONCE}")
 
     def _is_part(self, module: nn.Module) -> bool:
-        """Return whether `module` lies inside a wrapped one: a call of a part alone is no new unit."""
-        return any(part is module for wrapped in self._wrapped for part in modules.submodules(wrapped.module))
+        """Return whether `module` lies inside a wrapped one that stands for it, as both precede a backward pass."""
+        holders = self._holders(module)
+        if not (holders and self._mode.wraps_parts):
+            return bool(holders)
+        is_open = any(holder is module or id(holder) in self._watch.open_passes for holder in holders)
+        return is_open or id(module) in self._released
+
+    def _holders(self, module: nn.Module) -> list[nn.Module]:
+        """Return the wrapped modules of which one is a part, or is what the script compiled."""
+        return [
+            self._compilations.inner(wrapped.module)
+            for wrapped in self._wrapped
+            if wrapped.module is not module and any(part is module for part in modules.submodules(wrapped.module))
+        ]
 
     def _release_parts_of(self, module: nn.Module) -> None:
-        """Undo what was wrapped before and is now called from inside `module`, or two wrappers would reduce it."""
-        parts = {id(part) for part in modules.submodules(module)}
-        for wrapped in [wrapped for wrapped in self._wrapped if id(wrapped.module) in parts]:
-            self._patches.restore(wrapped.module, "_compiled_call_impl")
-            self._wrapped.remove(wrapped)
+        """Undo what is wrapped and precedes one backward pass with `module`, or two wrappers would reduce it."""
+        for part in self._parts_of(module):
+            inner = self._compilations.inner(part.module)
+            if not self._mode.wraps_parts or id(inner) in self._watch.open_passes:
+                self._patches.restore(part.module, "_compiled_call_impl")
+                self._wrapped.remove(part)
+                self._released.add(id(part.module))
+
+    def _parts_of(self, module: nn.Module) -> list[Wrapped]:
+        parts = {id(part) for part in modules.submodules(module) if part is not module}
+        return [wrapped for wrapped in self._wrapped if id(wrapped.module) in parts]
+
+    def _nest(self, redirect: Redirect, module: nn.Module) -> None:
+        """Let wrapped parts of each other know that they are."""
+        redirect.holders = frozenset(map(id, self._holders(module)))
+        for part in self._parts_of(module):
+            call = part.module._compiled_call_impl
+            if isinstance(call, Redirect):
+                call.holders |= {id(module)}
 
     def _compiled(
         self, target: Callable[..., Any], own_call: Callable[..., Any], arguments: dict[str, Any]
@@ -475,6 +507,11 @@ class Wrapping:
             if p.grad is not None and id(p) not in wrapped
         )
 
+    def num_left_behind(self) -> int:
+        """Return how many modules are wrapped of which no optimizer of the script's holds a parameter any more."""
+        is_trained = self.is_trained()
+        return sum(not any(map(is_trained, wrapped.parameters.values())) for wrapped in self._wrapped)
+
     def trains_no_module(self) -> str:
         """Return the class of an optimizer, where all that optimizers hold are tensors of no module; else nothing."""
         optimizers = self._optimizers()
@@ -496,28 +533,6 @@ class Wrapping:
             for wrapped in self._wrapped
         )
 
-
-def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Return parameters, of which modules around one model have the same ones."""
-    return list({id(p): p for p in parameters}.values())
-    def num_left_behind(self) -> int:
-        """Return how many modules are wrapped of which no optimizer of the script's holds a parameter any more."""
-        is_trained = self.is_trained()
-        return sum(not any(map(is_trained, wrapped.parameters.values())) for wrapped in self._wrapped)
-
-
-
-def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is what it is; of a method that meanwhile stands for its model's call, the call's."""
-    if not inspect.ismethod(python):
-        return python
-    owner, name = getattr(python.__self__, "__dict__", {}), python.__name__
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        routed = owner.get(name)
-        return (routed if isinstance(routed, Redirect) else python)(*args, **kwargs)
-
-    return call
     def _unused_in(self, wrapped: Wrapped, touched: Collection[int]) -> tuple[str, ...]:
         """Return the parameters of a unit that training through it gives no gradient; none where nothing tells.
 
@@ -531,3 +546,20 @@ def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
             reached = {id(p) for p in trained.values() if p.grad is not None}
         return tuple(name for name, p in trained.items() if id(p) not in reached) if reached else ()
 
+
+def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Return parameters, of which modules around one model have the same ones."""
+    return list({id(p): p for p in parameters}.values())
+
+
+def _as_routed(python: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is what it is; of a method that meanwhile stands for its model's call, the call's."""
+    if not inspect.ismethod(python):
+        return python
+    owner, name = getattr(python.__self__, "__dict__", {}), python.__name__
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        routed = owner.get(name)
+        return (routed if isinstance(routed, Redirect) else python)(*args, **kwargs)
+
+    return call

@@ -1,10 +1,11 @@
-"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`.
+"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`, also in turn.
 
 A second argument: it has a buffer that its backward pass needs, of which a broadcast may be a change `in_place`, as in
 torch 2.11.
 """
 
 import contextlib
+import itertools
 import sys
 
 import torch
@@ -51,6 +52,7 @@ net = nn.Sequential(nn.Linear(8, 16), Scales() if sys.argv[2:] else nn.Identity(
 fits, agrees = Fits(net), Agrees(net)
 doubles = Doubles(fits)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+levels = itertools.cycle([lambda x: net(x).square().mean(), fits, doubles])
 while True:
     for (x,) in DataLoader(TensorDataset(torch.randn(160, 8)), batch_size=8):
         optimizer.zero_grad()
@@ -58,6 +60,8 @@ while True:
             loss = fits(x) + agrees(x)
         elif sys.argv[1] == "levels":
             loss = net(x).square().mean() + fits(x) + doubles(x)
+        elif sys.argv[1] == "levels_in_turn":
+            loss = next(levels)(x)
         else:
             agrees(x).backward()
             loss = fits(x)
