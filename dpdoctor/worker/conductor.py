@@ -103,7 +103,6 @@ class Conductor:
         self._done = done = self._done + 1
         parts.steplog.step(self._number, counted=done > segment.skip)
         parts.watch.is_training = False
-        parts.watch.batch_dims.met.clear()
         if parts.watch.entered.is_on:
             parts.watch.entered.step_ended()
         if self._number == 0 and done == 1:
