@@ -70,6 +70,7 @@ class StepCounter:
             return False
         self._inside = 0
         self._num_steps += 1
+        self._taken[optimizer] += 1
         if optimizer != self.reference and not self._takes_over(optimizer):
             return False
         self._last_step[optimizer] = self._num_steps
@@ -106,7 +107,6 @@ class StepCounter:
         It is older, and steps for the second time since the reference did, with steps of a newcomer in between.
         """
         before, self._last_step[optimizer] = self._last_step.get(optimizer, 0), self._num_steps
-        self._taken[optimizer] += 1
         if is_new:
             self._newcomer_at = self._num_steps
             return False
