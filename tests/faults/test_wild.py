@@ -338,7 +338,7 @@ def test_modules_around_one_model_train_as_on_one_device(profile, args, times_re
     assert is_told is (args[0] != "levels")
     if args[1:] == ["in_place"]:
         calls_again = any("which was called before" in text for text in record.conversion.warnings)
-        assert calls_again is (args[0] != "in_turn")
+        assert calls_again is (args[0] in {"together", "levels"})
 
 
 def test_a_model_that_two_modules_train_is_sharded_once(profile):
