@@ -6,11 +6,11 @@ What a mode or an ablation does is one file of its name in worker/modes or worke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
+class Mode(msgspec.Struct, frozen=True, kw_only=True):
     """A value of `--modes`.
 
     Attributes:
@@ -24,8 +24,7 @@ class Mode:
     needs: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ablation:
+class Ablation(msgspec.Struct, frozen=True, kw_only=True):
     """A value of `--ablations`.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
@@ -17,8 +18,7 @@ _MEMORY = (
 _NO_LIMIT = 2**62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throttling:
+class Throttling(msgspec.Struct, frozen=True, kw_only=True):
     """Since the cgroup began: quota periods, those in which it was used up, seconds that processes were held back."""
 
     num_periods: int

@@ -7,7 +7,9 @@ does not hold is None, and `not_measured` says why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 
@@ -48,8 +50,7 @@ BETWEEN_PHASES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stretch of time went on one device; the five parts add up to it.
 
     What runs beside compute is compute; beside communication, communication; then copies to the device, then others.
@@ -84,8 +85,7 @@ class Breakdown:
         return replace(self, compute_ns=busy, exposed_comm_ns=None, comm_ns=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceStep:
+class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step on one device: windows that tile time, from the end of the last kernel of the step before to its own.
 
     Attributes:
@@ -102,14 +102,13 @@ class DeviceStep:
     begin_ns: int
     end_ns: int
     breakdown: Breakdown
-    idle_by: dict[str, int] = field(default_factory=dict)
-    phases_ns: dict[str, int] = field(default_factory=dict)
-    host_phases_ns: dict[str, int] = field(default_factory=dict)
-    comm_host_ns: dict[str, int] = field(default_factory=dict)
+    idle_by: dict[str, int] = msgspec.field(default_factory=dict)
+    phases_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    host_phases_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    comm_host_ns: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """When one thing was done in a step.
 
     Attributes:
@@ -135,8 +134,7 @@ class Lane:
         return replace(self, spans_ns=tuple(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedStep:
+class TracedStep(msgspec.Struct, frozen=True, kw_only=True):
     """One whole step as a timeline, from the host's begin of it until host and devices are through with it.
 
     `step` is DeviceStep's. Spans between which there is less than `finest_ns` are one.
@@ -160,8 +158,7 @@ class TracedStep:
         return replace(self, lanes=found + alone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantiles:
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     """Of n durations."""
 
     n: int
@@ -170,8 +167,7 @@ class Quantiles:
     max_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDigest:
+class DeviceDigest(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one rank.
 
     Attributes:
@@ -196,11 +192,10 @@ class DeviceDigest:
     launches: int
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
-    idle_by: dict[str, int] = field(default_factory=dict)
+    idle_by: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTime:
+class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
     """The total of all events of one name. For operators `self_ns` leaves out what they called; None for kernels."""
 
     name: str
@@ -210,8 +205,7 @@ class NamedTime:
     device: int = HOST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSize:
+class CollectiveSize(msgspec.Struct, frozen=True, kw_only=True):
     """All calls of one operation with one size and type in one group. Bandwidths: nccl-tests' definitions, GB = 1e9.
 
     Attributes:
@@ -238,8 +232,7 @@ class CollectiveSize:
     dtype: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallCalls:
+class SmallCalls(msgspec.Struct, frozen=True, kw_only=True):
     """How many calls of one operation in one group are too small for their size to matter.
 
     Attributes:
@@ -260,8 +253,7 @@ class SmallCalls:
     small_exposed_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """Each collective call of this rank in the order of its begin, as columns, for comparing ranks.
 
     Attributes:
@@ -303,8 +295,7 @@ NO_CALLS = Calls(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """One gradient bucket of DDP, medians over backward passes; times from the begin of the backward's compute.
 
     Attributes:
@@ -321,8 +312,7 @@ class Bucket:
     tail_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardUnit:
+class ShardUnit(msgspec.Struct, frozen=True, kw_only=True):
     """One wrap unit of FSDP, per step (means).
 
     Attributes:
@@ -340,8 +330,7 @@ class ShardUnit:
     prefetched: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataParallelCost:
+class DataParallelCost(msgspec.Struct, frozen=True, kw_only=True):
     """What nn.DataParallel's own work takes of a step on the host and, by device, on the GPUs (means per step, ns).
 
     Attributes:
@@ -354,11 +343,10 @@ class DataParallelCost:
     parallel_apply_ns: float
     gather_ns: float
     reduce_ns: float
-    device_ns: dict[int, dict[str, float]] = field(default_factory=dict)
+    device_ns: dict[int, dict[str, float]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Traced steps replayed with and without the host's waits for a device that a script can leave out.
 
     Attributes:
@@ -373,16 +361,14 @@ class Replay:
     without_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotMeasured:
+class NotMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """Something that this trace cannot tell, and why."""
 
     what: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digest:
+class Digest(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's trace.
 
     Attributes:

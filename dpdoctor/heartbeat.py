@@ -9,8 +9,9 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 FILE = "heartbeat"
 # In an experiment one thing is switched off: what it trains per second is not what the script does.
@@ -20,8 +21,7 @@ STAGES = ("starting", "script", "warmup", "proof", "measure", EXPERIMENT, "trace
 _LAYOUT = struct.Struct("<6q")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The last sign of life: `at_ns` is the host's monotonic clock, `window` counts windows from 0."""
 
     pid: int

@@ -5,8 +5,6 @@ All of a rank's processes read one monotonic clock, so that workers' times and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 # The "worker" of a batch that the training thread fetched by itself.
@@ -57,8 +55,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     num_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformTime:
+class TransformTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time spent in one callable of a chain of transforms, over the items that were looked at.
 
     Attributes:
@@ -76,8 +73,7 @@ class TransformTime:
     items_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOff:
+class HandOff(msgspec.Struct, frozen=True, kw_only=True):
     """What it costs to move one batch from a worker to the training thread, measured apart from training.
 
     Attributes:

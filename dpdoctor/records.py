@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from dpdoctor.digest import BETWEEN_PHASES, HOST_PHASES, Digest
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
@@ -22,8 +23,6 @@ BETWEEN = BETWEEN_PHASES
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One optimizer update on one rank; times in ns of the host's monotonic clock.
-
-    A Struct, because one is built inside every step of the user's script: it costs a tenth of a dataclass.
 
     Attributes:
         duration_ns: from the end of the step before to the end of this one; the phases add up to it.
@@ -58,8 +57,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     collectives: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRecord:
+class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run of consecutive steps between two edges; `end_ns - begin_ns` covers its counted steps.
 
     `kind` is warmup, proof, measure or trace; `ablation` is what was switched off (`full`: nothing).
@@ -82,8 +80,7 @@ class WindowRecord:
     core_benchmark_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord:
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened on one rank and how long it took.
 
     Attributes:
@@ -104,8 +101,7 @@ class EventRecord:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRecord:
+class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the memory of one rank held at the end of a window, between an update and the next step.
 
     Of GPUs all that the rank uses, added up; on the CPU, of the host's memory. None: not measured there.
@@ -129,8 +125,7 @@ class MemoryRecord:
     resident_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrappedModule:
+class WrappedModule(msgspec.Struct, frozen=True, kw_only=True):
     """One wrapped module. `line` is where the script calls it; sharded parameters count whole."""
 
     name: str
@@ -140,8 +135,7 @@ class WrappedModule:
     unused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loader:
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """One DataLoader that the script iterated at `line`, and what was done to its batches.
 
     `built` is where its arguments are, of the first one where several look alike; empty: that was not seen. `rebuilt`:
@@ -160,13 +154,22 @@ class Loader:
     pin_memory: bool = False
     persistent_workers: bool = False
     in_order: bool = True
-    # Not compared: what looks alike where it is iterated is one loader, wherever it was built.
-    built: str = field(default="", compare=False)
-    rebuilt: bool = field(default=False, compare=False)
+    built: str = ""
+    rebuilt: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it looks alike where it is iterated: that is one loader, wherever it was built."""
+        return isinstance(other, Loader) and self._looks == other._looks
+
+    def __hash__(self) -> int:
+        return hash(self._looks)
+
+    @property
+    def _looks(self) -> tuple[Any, ...]:
+        return astuple(replace(self, built="", rebuilt=False))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One fact that conversion must show. `ok` None: could not be judged, `text` says why."""
 
     name: str
@@ -174,8 +177,7 @@ class Check:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(msgspec.Struct, frozen=True, kw_only=True):
     """One file that the script opened for writing, made or removed, and that was kept away from it.
 
     `change` is new, changed or removed; `num_bytes` is the size it would have.
@@ -198,8 +200,7 @@ NOTHING = "none"
 TENSOR_PARALLEL = "tensor parallel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """One way in which a script distributes itself, with its facts in words.
 
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT, TENSOR_PARALLEL; hand-written, what the script exchanges by
@@ -221,8 +222,7 @@ class Strategy:
 RUNS_AS_PYTHON = "here the function runs as Python"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     """What was done to the script, and the proof that it took effect.
 
     `written` is what the script would have written, empty when it was allowed to. `same_samples`: in the steps
@@ -267,16 +267,14 @@ class Conversion:
         return not any(check.ok is False for check in self.proof)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Calls and bytes of one kind of collective in one step of one rank."""
 
     count: int
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputTensor:
+class InputTensor(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor that entered the first forward of a step."""
 
     dtype: str
@@ -284,8 +282,7 @@ class InputTensor:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSync:
+class HostSync(msgspec.Struct, frozen=True, kw_only=True):
     """Calls in one step, at one line of the script, that wait for the device: `call` is item, tolist, cpu, bool, ...
     or GradScaler.step, which asks whether gradients overflowed.
 
@@ -299,8 +296,7 @@ class HostSync:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """What one step does, counted in one profiled step after warm-up: the same in every step, on any machine.
 
     What could not be counted is None.
@@ -323,16 +319,14 @@ class Counters:
     graph_breaks: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblationRecord:
+class AblationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One ablation on one rank. `skipped`: why it was not run, or not to its end; None: it ran."""
 
     name: str
     skipped: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineShare:
+class LineShare(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the script, and its share of the time that the traced steps spend in the loop's own code.
 
     Attributes:
@@ -350,8 +344,7 @@ class LineShare:
     library: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallNode:
+class CallNode(msgspec.Struct, frozen=True, kw_only=True):
     """One call of the training thread in the traced steps, as often as its stack was looked at.
 
     Attributes:
@@ -368,8 +361,7 @@ class CallNode:
     own_looks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuUse:
+class CpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank took of the host's cores over its measured windows without an ablation, all of them together.
 
     Attributes:
@@ -388,8 +380,7 @@ class CpuUse:
     num_threads: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU that a rank sees. `uuid` is NVML's, or of a MIG instance its number after GPU-.
 
     Attributes:
@@ -403,8 +394,7 @@ class Device:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
+class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank says of itself. Rewritten whole at each milestone, so a killed rank leaves its last one.
 
     Attributes:
@@ -466,8 +456,7 @@ class RankRecord:
         return dict(enumerate(self.devices, start=self.rank if len(self.devices) == 1 else 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRecord:
+class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How one launch of a mode ended, as its parent saw it.
 
     `status` is ok, failed, interrupted, skipped or inactive. `exit_codes` has one entry per rank or, where somebody
@@ -506,8 +495,7 @@ class LaunchRecord:
     other_worlds: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One reading of one device or of the host. A value that cannot be had is absent from `values`.
 
     Attributes:
@@ -517,12 +505,11 @@ class Sample:
     at_ns: int
     source: str
     values: dict[str, float]
-    unknown: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = msgspec.field(default_factory=dict)
     uuid: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one rank left behind. `record` is None when it died before its first milestone.
 
     `digest` is what is kept of its trace; None: it made none.
@@ -539,8 +526,7 @@ class Rank:
     memory: tuple[MemoryRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One launch of one mode.
 
     `traced`: how the launch ended that was made for the trace alone, where the script had ended before it.
@@ -552,8 +538,7 @@ class Launch:
     traced: LaunchRecord | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run directory in memory. `modes` maps a mode to its launches, in the order of the header.
 
     `bare`: launches of the baseline in which nothing was watched but the ends of steps. `watched`: as short ones in
@@ -566,4 +551,4 @@ class Run:
     modes: dict[str, tuple[Launch, ...]]
     bare: tuple[Launch, ...] = ()
     watched: tuple[Launch, ...] = ()
-    trials: dict[str, Launch] = field(default_factory=dict)
+    trials: dict[str, Launch] = msgspec.field(default_factory=dict)

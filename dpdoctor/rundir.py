@@ -21,7 +21,6 @@ A rank that died is data, not a crash: what it left is read, what is missing is 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import os
 import re
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from dpdoctor import redact, schema1
 from dpdoctor.digest import Digest
@@ -357,29 +356,28 @@ def _with_trace(launch: Launch, traced: Launch) -> Launch:
     ranks = launch.ranks
     if len(ranks) == len(traced.ranks) and all(rank.digest for rank in traced.ranks):
         ranks = tuple(map(_gone_on, ranks, traced.ranks))
-    return dataclasses.replace(launch, ranks=ranks, traced=traced.record)
+    return replace(launch, ranks=ranks, traced=traced.record)
 
 
 def _gone_on(rank: Rank, traced: Rank) -> Rank:
     steps, windows = len(rank.steps), 1 + max((window.window for window in rank.windows), default=0)
     record = rank.record
     if record is not None and traced.record is not None:
-        record = dataclasses.replace(record, own_code=traced.record.own_code, call_tree=traced.record.call_tree)
-    return dataclasses.replace(
+        record = replace(record, own_code=traced.record.own_code, call_tree=traced.record.call_tree)
+    return replace(
         rank,
         record=record,
         trace=traced.trace,
         digest=traced.digest,
         steps=rank.steps
-        + tuple(structs.replace(step, step=step.step + steps, window=step.window + windows) for step in traced.steps),
+        + tuple(replace(step, step=step.step + steps, window=step.window + windows) for step in traced.steps),
         windows=rank.windows
         + tuple(
-            dataclasses.replace(window, window=window.window + windows, first_step=window.first_step + steps)
+            replace(window, window=window.window + windows, first_step=window.first_step + steps)
             for window in traced.windows
         ),
-        memory=rank.memory
-        + tuple(dataclasses.replace(found, window=found.window + windows) for found in traced.memory),
-        events=rank.events + tuple(dataclasses.replace(event, step=event.step + steps) for event in traced.events),
+        memory=rank.memory + tuple(replace(found, window=found.window + windows) for found in traced.memory),
+        events=rank.events + tuple(replace(event, step=event.step + steps) for event in traced.events),
     )
 
 

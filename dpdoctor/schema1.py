@@ -79,12 +79,12 @@ def _renamed(value: Any, kind: inspect.Type) -> Any:
         return [_renamed(one, kind.item_type) for one in value]
     if isinstance(value, dict) and isinstance(kind, inspect.DictType):
         return {key: _renamed(one, kind.value_type) for key, one in value.items()}
-    if isinstance(value, dict) and isinstance(kind, inspect.DataclassType | inspect.StructType):
+    if isinstance(value, dict) and isinstance(kind, inspect.StructType):
         return _record(value, kind)
     return value
 
 
-def _record(value: dict[str, Any], kind: inspect.DataclassType | inspect.StructType) -> dict[str, Any]:
+def _record(value: dict[str, Any], kind: inspect.StructType) -> dict[str, Any]:
     new = RENAMES.get(kind.cls.__name__, {})
     types = {field.encode_name: field.type for field in kind.fields}
     found = {new.get(key, key): one for key, one in value.items()}

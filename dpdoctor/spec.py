@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 
@@ -22,8 +24,7 @@ NATIVE = "native"
 COLLECTIVE_GRACE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeSpec:
+class ModeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One mode as it will be launched.
 
     Attributes:
@@ -71,8 +72,7 @@ def placement(replicas: Sequence[int]) -> str:
     return f"{units.count(len(replicas), 'replica')} on {'one GPU' if num_gpus == 1 else units.count(num_gpus, 'GPU')}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderSetting:
+class LoaderSetting(msgspec.Struct, frozen=True, kw_only=True):
     """How many processes of a DataLoader fetch, and how many batches each of them fetches ahead; of none, nothing."""
 
     num_workers: int
@@ -103,8 +103,7 @@ MOST_TURNS = 2
 MOST_WARMUP = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """How much is recorded. None means: decided by rank 0 from what it measures.
 
     Attributes:
@@ -135,7 +134,7 @@ class Recording:
     loader_trials: bool = True
     loader_setting: LoaderSetting | None = None
     ablations: tuple[str, ...] = ()
-    raised: dict[str, str] = field(default_factory=dict)
+    raised: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -182,8 +181,7 @@ NO_WALL = "no wall can stand here: "
 OVERLAY_ALONE = "its files lie under an overlay of the kernel's, in memory; --allow-writes does without"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides a run.
 
     Attributes:
@@ -252,8 +250,7 @@ class RunSpec:
         return self.timeout_s + COLLECTIVE_GRACE_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU as NVML describes it; `memory_bytes` None: it does not tell, as where the memory is the host's."""
 
     name: str
@@ -261,8 +258,7 @@ class Gpu:
     memory_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What must be alike before two runs may be compared. None: could not be found out.
 
     `governor` is the policy by which the kernel sets the clock of the first core.
@@ -281,8 +277,7 @@ class Fingerprint:
     governor: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunHeader:
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher writes first (header.json): enough to read the directory if nothing else follows.
 
     `command`, `spec.args` and host names are redacted. `launch_spread` is, by mode, the half width of the 95% interval
@@ -295,11 +290,10 @@ class RunHeader:
     command: tuple[str, ...]
     spec: RunSpec
     fingerprint: Fingerprint
-    launch_spread: dict[str, float] = field(default_factory=dict)
+    launch_spread: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTask:
+class WorkerTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
     `directory` is the launch's own directory; the rank writes below it and nowhere else. `bare`: nothing is watched but

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import disturbances, same_program
@@ -135,9 +136,7 @@ def analyse(run: Run) -> Analysis:
         for spec in header.spec.modes
     }
     if BASELINE in modes:
-        modes[BASELINE] = dataclasses.replace(
-            modes[BASELINE], files_changed=_changed([*run.modes[BASELINE], *run.bare])
-        )
+        modes[BASELINE] = replace(modes[BASELINE], files_changed=_changed([*run.modes[BASELINE], *run.bare]))
     same = same_program.words(modes)
     modes = same_program.widened(modes)
     baseline = modes.get(BASELINE)
@@ -283,7 +282,7 @@ def _wall_s(record: LaunchRecord) -> float:
 
 def _with_remarks(conversion: Conversion, launch: LaunchFacts, num_left_out: int) -> Conversion:
     """Return what was done to the script, with what a reader must know of its launches."""
-    return dataclasses.replace(conversion, warnings=(*conversion.warnings, *_remarks(launch, num_left_out)))
+    return replace(conversion, warnings=(*conversion.warnings, *_remarks(launch, num_left_out)))
 
 
 def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
@@ -384,7 +383,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _with_proof(conversion: Conversion, check: Check | None) -> Conversion:
-    return dataclasses.replace(conversion, proof=(*conversion.proof, check)) if check else conversion
+    return replace(conversion, proof=(*conversion.proof, check)) if check else conversion
 
 
 def _over_launches(
@@ -400,7 +399,7 @@ def _over_launches(
 
 def _positive(figure: Figure) -> Figure:
     """Return a figure whose interval does not reach below 0, where no time and no rate can lie."""
-    return figure if figure.low is None else dataclasses.replace(figure, low=max(0.0, figure.low))
+    return figure if figure.low is None else replace(figure, low=max(0.0, figure.low))
 
 
 def _phases(windows: Sequence[Sequence[Window]], conversion: Conversion | None, reason: str) -> dict[str, Figure]:
@@ -449,13 +448,13 @@ def _epoch(
     edges = [edge_s for launch in launches for edge_s in _edges(launch, step.value)]
     if not edges:
         left_out = "no epoch began inside a measured window: the cost of its edge is left out"
-        return dataclasses.replace(stats.scaled(step, steps_per_epoch), reason=left_out)
+        return replace(stats.scaled(step, steps_per_epoch), reason=left_out)
     # Where edges are steady, the steady step holds them.
     number = 1 if edges_are_steady else _edges_per_epoch(shown, steps_per_epoch)
     edge = number * sum(edges) / len(edges)
     figure = stats.scaled(step, steps_per_epoch - number)
     assert figure.value is not None
-    return dataclasses.replace(
+    return replace(
         figure,
         value=figure.value + edge,
         low=None if figure.low is None else figure.low + edge,
@@ -499,7 +498,7 @@ def _of_windows(rate: Figure, epoch: Figure) -> Figure:
     """Return the rate of all counted steps with why it is not that of an epoch."""
     if rate.value is None or epoch.reason is None:
         return rate
-    return dataclasses.replace(rate, reason=f"{OF_WINDOWS}; {epoch.reason}")
+    return replace(rate, reason=f"{OF_WINDOWS}; {epoch.reason}")
 
 
 def _profiler_cost(launches: Sequence[LaunchFacts], step: Figure) -> Figure:
@@ -546,8 +545,8 @@ def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None, disturbed
         return mode
     reason = _why_not_compared(mode, baseline) or disturbed
     speedup = stats.unknown("x", reason) if reason else stats.ratio(mode.throughput, baseline.throughput, "x")
-    efficiency = dataclasses.replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
-    return dataclasses.replace(mode, speedup=speedup, scaling_efficiency=efficiency)
+    efficiency = replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
+    return replace(mode, speedup=speedup, scaling_efficiency=efficiency)
 
 
 def _why_not_compared(mode: ModeSummary, baseline: ModeSummary) -> str | None:

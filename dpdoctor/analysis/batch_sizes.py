@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +25,7 @@ PERSISTENT = 0.6
 MOSTLY = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unevenness:
+class Unevenness(msgspec.Struct, frozen=True, kw_only=True):
     """What ranks with smaller batches wait for the one with the largest.
 
     Attributes:

@@ -6,12 +6,13 @@ the steps. Times are added up over what may be added: the steps that count, or e
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
@@ -99,12 +100,12 @@ def _told(keys: Collection[str], figure: Figure, unknown: str | None) -> Figure:
         return stats.unknown(figure.unit, unknown)
     if "compute" not in keys or figure.value is None:
         return figure
-    return dataclasses.replace(figure, reason=f"{MAY_HOLD}{f'; {figure.reason}' if figure.reason else ''}")
+    return replace(figure, reason=f"{MAY_HOLD}{f'; {figure.reason}' if figure.reason else ''}")
 
 
 def _noted(figure: Figure, common: CommonSteps) -> Figure:
     """Return a figure with what it leaves out."""
-    return dataclasses.replace(figure, reason=common.left_out) if common.left_out else figure
+    return replace(figure, reason=common.left_out) if common.left_out else figure
 
 
 def _part(key: str) -> Callable[[Spent], int]:
@@ -120,8 +121,7 @@ def _length(at_once: Sequence[DeviceStep]) -> float:
 PARTS = ("compute", "exposed_comm", "h2d", "copy", "idle")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """The time of one or more devices, by its five parts.
 
     Attributes:

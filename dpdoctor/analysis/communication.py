@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
@@ -67,8 +68,7 @@ def is_clocked(launch: LaunchFacts) -> bool:
     return bool(ways) and not launch.on_gpu and all(is_seen) and clocked_share(launch).value is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removable:
+class Removable(msgspec.Struct, frozen=True, kw_only=True):
     """What would go with the communication, as shares of a step, on the rank of `exposed_share`.
 
     Attributes:
@@ -108,8 +108,7 @@ def removable(launch: LaunchFacts, cores: int) -> Removable:
     return alone if (found.total.value or 0.0) >= 1 else found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     """What communication costs, as shares of a step.
 
     Attributes:

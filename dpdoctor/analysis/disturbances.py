@@ -6,9 +6,10 @@ import itertools
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
@@ -158,8 +159,7 @@ REASONS, CLOCK = "throttle_reasons", "sm_clock_mhz"
 QUOTA_USED_UP = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throttled:
+class Throttled(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU that was throttled most while a launch was measured.
 
     Attributes:

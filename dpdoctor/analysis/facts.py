@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from dpdoctor.analysis import breakdown
 from dpdoctor.analysis.base import stats
@@ -38,8 +39,7 @@ from dpdoctor.records import (
 from dpdoctor.spec import BASELINE, TRACE_MODE, Fingerprint, Gpu, RunSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
     """The most that torch's allocators held on one GPU.
 
     Attributes:
@@ -100,8 +100,7 @@ def _last(node: CallNode) -> str:
     return node.where.rpartition(".")[2]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ModeFacts:
+class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """The facts of one mode, each found once, when it is first asked for.
 
     Attributes:
@@ -390,13 +389,12 @@ class ModeFacts:
         return interruptions(self.launch, self.windows, kind, self.mode.epoch_s) if self.launch else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analysis:
+class Analysis(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A run with its figures: the summary, the run behind it for the curves, and by mode its ranks compared."""
 
     summary: RunSummary
     run: Run
-    cross_rank: dict[str, CrossRank] = field(default_factory=dict)
+    cross_rank: dict[str, CrossRank] = msgspec.field(default_factory=dict)
 
     @cached_property
     def facts(self) -> Mapping[str, ModeFacts]:
@@ -414,5 +412,5 @@ class Analysis:
         }
 
 
-class Diagnosis(Analysis):
+class Diagnosis(Analysis, frozen=True):
     """An analysis that every rule was asked about: its summary holds what they found and what they cannot tell."""

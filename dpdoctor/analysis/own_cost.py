@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
@@ -71,7 +70,7 @@ def own_cost(watched: Sequence[Figure], bare: Sequence[Figure], unknown: str | N
         ],
         "s",
     )
-    return cost if spread is not None else dataclasses.replace(cost, low=None, high=None)
+    return cost if spread is not None else replace(cost, low=None, high=None)
 
 
 def why_unknown(
@@ -132,8 +131,8 @@ def pace(steps: Sequence[Figure]) -> str:
 
 def _without(launch: LaunchFacts, edges: set[int]) -> LaunchFacts:
     (rank,) = launch.ranks
-    steps = tuple(msgspec.structs.replace(step, epoch_edge=True) if step.step in edges else step for step in rank.steps)
-    return dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=steps),))
+    steps = tuple(replace(step, epoch_edge=True) if step.step in edges else step for step in rank.steps)
+    return replace(launch, ranks=(replace(rank, steps=steps),))
 
 
 def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Figure]) -> dict[str, ModeSummary]:
@@ -149,7 +148,7 @@ def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Fi
     if cost.value is None:
         return {name: _estimated(mode, cost.reason) for name, mode in modes.items()}
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
-    changed = {name: dataclasses.replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
+    changed = {name: replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
     if is_too_much(shares[BASELINE]):
         return {name: _corrected(mode, bare) if name == BASELINE else _too_much(mode) for name, mode in changed.items()}
     if is_unclear(shares[BASELINE]):
@@ -187,13 +186,13 @@ def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
     """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure."""
     if mode.observer_overhead.value is None:
         return mode
-    return dataclasses.replace(mode, observer_overhead=dataclasses.replace(mode.observer_overhead, reason=reason))
+    return replace(mode, observer_overhead=replace(mode.observer_overhead, reason=reason))
 
 
 def _share(cost: Figure, step: Figure) -> Figure:
     if step.value is None:
         return stats.unknown("ratio", step.reason or "no step was measured")
-    return dataclasses.replace(stats.scaled(cost, 1 / step.value), unit="ratio", scope="launches")
+    return replace(stats.scaled(cost, 1 / step.value), unit="ratio", scope="launches")
 
 
 def _in_percent(share: Figure) -> str:
@@ -213,7 +212,7 @@ def _corrected(mode: ModeSummary, bare: Sequence[Figure]) -> ModeSummary:
         return withheld
     step = stats.mean_interval([step.value or 0.0 for step in bare], "s", scope="launches")
     rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), step, "samples/s")
-    return dataclasses.replace(withheld, throughput=dataclasses.replace(rate, scope="launches", n=step.n))
+    return replace(withheld, throughput=replace(rate, scope="launches", n=step.n))
 
 
 def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:
@@ -230,7 +229,7 @@ def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:
         return _withheld(mode, NOT_KNOWN)
     alone = 1 / (1 - max(0.0, most, most_of_baseline))
     against = (1 - max(0.0, most_of_baseline)) / (1 - max(0.0, most))
-    return dataclasses.replace(
+    return replace(
         mode,
         throughput=_reaching(mode.throughput, alone),
         throughput_all_steps=_reaching(mode.throughput_all_steps, alone),
@@ -244,7 +243,7 @@ def _reaching(figure: Figure, factor: float) -> Figure:
     """Return a figure that may be so many times what was measured, or anything between."""
     if figure.low is None or figure.high is None:
         return figure
-    return dataclasses.replace(figure, low=figure.low * min(1.0, factor), high=figure.high * max(1.0, factor))
+    return replace(figure, low=figure.low * min(1.0, factor), high=figure.high * max(1.0, factor))
 
 
 def _too_much(mode: ModeSummary) -> ModeSummary:
@@ -253,7 +252,7 @@ def _too_much(mode: ModeSummary) -> ModeSummary:
 
 def _withheld(mode: ModeSummary, reason: str) -> ModeSummary:
     rate, ratio = stats.unknown("samples/s", reason), stats.unknown("ratio", reason)
-    return dataclasses.replace(
+    return replace(
         mode,
         throughput=rate,
         throughput_all_steps=rate,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from dpdoctor.analysis.base import cores, stats
 from dpdoctor.analysis.base.ablation import pairs
@@ -24,8 +25,7 @@ _OF_HOST = ("data_wait",)
 _Round = tuple[LaunchFacts, Window, Window]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowRank:
+class SlowRank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that is slow by itself.
 
     Attributes:

@@ -5,9 +5,10 @@ nn.DataParallel without a GPU calls the plain module, so that the mode does what
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
@@ -39,7 +40,7 @@ def widened(modes: Mapping[str, ModeSummary]) -> dict[str, ModeSummary]:
     if not apart:
         return dict(modes)
     return {
-        name: dataclasses.replace(
+        name: replace(
             mode,
             throughput=_wider(mode.throughput, apart),
             throughput_all_steps=_wider(mode.throughput_all_steps, apart),
@@ -63,7 +64,7 @@ def words(modes: Mapping[str, ModeSummary]) -> str:
 
 def _wider(figure: Figure, apart: float) -> Figure:
     """Return a figure whose interval is wider, and says no more than before: two launches are no calibration."""
-    return dataclasses.replace(stats.calibrated(figure, apart), scope=figure.scope)
+    return replace(stats.calibrated(figure, apart), scope=figure.scope)
 
 
 def _inactive(modes: Mapping[str, ModeSummary]) -> str | None:

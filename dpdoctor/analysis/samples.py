@@ -5,13 +5,12 @@ Of ranks that dpdoctor did not start: how many there are, whose samples they tra
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis.base.summary import ModeSummary
@@ -42,8 +41,7 @@ MOST_AHEAD = 3
 NO_PROOF = "--samples-per-step counts; nothing was compared with it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counting:
+class Counting(msgspec.Struct, frozen=True, kw_only=True):
     """How samples are counted.
 
     Attributes:
@@ -203,7 +201,7 @@ SAME_BATCH = 0.02
 def with_ranks_found(spec: ModeSpec, launch: LaunchRecord) -> ModeSpec:
     """Return a mode with the ranks that there were, where somebody else than dpdoctor started them."""
     size = launch.world_size
-    return dataclasses.replace(spec, world_size=size, num_devices=size) if size else spec
+    return replace(spec, world_size=size, num_devices=size) if size else spec
 
 
 def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
@@ -231,7 +229,7 @@ def with_batch_rule(mode: ModeSummary, baseline: ModeSummary | None) -> ModeSumm
             rule = "per-device"
         elif math.isclose(part, 1 / mode.num_devices, rel_tol=SAME_BATCH):
             rule = "global"
-    return dataclasses.replace(mode, batch=msgspec.structs.replace(mode.batch, rule=rule))
+    return replace(mode, batch=replace(mode.batch, rule=rule))
 
 
 def why_unlike(mode: ModeSummary, baseline: ModeSummary) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
+import msgspec
 import numpy as np
 
 from dpdoctor.analysis.base import stats
@@ -20,8 +20,7 @@ LEAST_STEPS = 5
 KNOWN = frozenset({"evaluation", "checkpoint", "inference"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowStep:
+class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank that took far longer than usual; times in ns of the host's clock.
 
     On a GPU, whose host runs ahead or waits for work of many steps, one in which the host came too late for the device.

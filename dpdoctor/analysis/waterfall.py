@@ -38,10 +38,11 @@ and holds the terms that are unknown.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import imbalance
@@ -66,8 +67,7 @@ IN_OTHER = "unknown, so it is in other"
 Term = tuple[Figure, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One mode with what its windows and traces say of its ranks.
 
     Attributes:
@@ -107,12 +107,12 @@ def told_apart(fall: Waterfall) -> dict[str, Figure]:
     if loader.value is None or rest.value is None:
         return terms
     value = loader.value + rest.value
-    whole = dataclasses.replace(rest, value=value, low=None, high=None)
+    whole = replace(rest, value=value, low=None, high=None)
     if rest.low is not None and rest.high is not None and loader.low is not None and loader.high is not None:
         # Each bound of the rest holds the half width of the other side of what was taken off.
         below = _without(rest.value - rest.low, loader.high - loader.value)
         above = _without(rest.high - rest.value, loader.value - loader.low)
-        whole = dataclasses.replace(rest, value=value, low=value - below, high=value + above)
+        whole = replace(rest, value=value, low=value - below, high=value + above)
     return {**terms, "data_loading": whole}
 
 
@@ -141,13 +141,13 @@ def with_waterfall(found: Side, single: ModeSummary | None, copies: Side | None)
         return mode
     reason = mode.scaling_efficiency.reason or mode.step.reason
     if single is None or mode.scaling_efficiency.value is None or mode.step.value is None:
-        return dataclasses.replace(mode, waterfall_reason=reason or "no baseline")
+        return replace(mode, waterfall_reason=reason or "no baseline")
     if mode.batch.rule not in BATCH_RULES:
-        return dataclasses.replace(mode, waterfall_reason=OTHER_BATCHES)
+        return replace(mode, waterfall_reason=OTHER_BATCHES)
     terms = _one_process(found, single) if _is_one_process(mode) else _terms(found, single, copies)
     if all(figure.value is None for figure, _ in terms.values()):
-        return dataclasses.replace(mode, waterfall_reason=NO_ABLATIONS)
-    return dataclasses.replace(mode, waterfall=_waterfall(mode, single, terms))
+        return replace(mode, waterfall_reason=NO_ABLATIONS)
+    return replace(mode, waterfall=_waterfall(mode, single, terms))
 
 
 def _waterfall(mode: ModeSummary, single: ModeSummary, terms: Mapping[str, Term]) -> Waterfall:

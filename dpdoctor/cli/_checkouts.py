@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from dpdoctor import rundir, units
@@ -69,7 +69,7 @@ def _recording(options: dict[str, Any]) -> Recording:
     if not options["exact"]:
         return wanted
     # A step is counted where conversion is proved; what follows would measure time.
-    return dataclasses.replace(wanted, explain=True, warmup=wanted.warmup or EXACT_WARMUP)
+    return replace(wanted, explain=True, warmup=wanted.warmup or EXACT_WARMUP)
 
 
 def _plan_of(options: dict[str, Any]) -> Plan:

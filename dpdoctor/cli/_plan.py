@@ -8,9 +8,10 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.catalog import ABLATIONS, MODES
@@ -51,8 +52,7 @@ UNSEEN_GPUS = (
 BARE_LAUNCHES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options that make a RunSpec, as click hands them over.
 
     `directory` is where the script is and runs; None: the present directory.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from dpdoctor import redact
@@ -41,7 +41,7 @@ def header(spec: RunSpec) -> RunHeader:
         dpdoctor=__version__,
         created=now(),
         command=tuple(redact.arguments(["dpdoctor", *sys.argv[1:]])),
-        spec=dataclasses.replace(spec, args=tuple(redact.arguments(spec.args))),
+        spec=replace(spec, args=tuple(redact.arguments(spec.args))),
         fingerprint=machine.fingerprint(None if spec.is_module else Path(spec.target)),
     )
 

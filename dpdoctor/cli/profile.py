@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 from rich.console import RenderableType
 
 from dpdoctor import rundir
@@ -157,7 +157,7 @@ def _add_launch_spread(root: Path) -> None:
     spreads, unlike = calibration.launch_spreads(found, rundir.read(root))
     for told in unlike:
         click.echo(f"Intervals hold within launches only: {told}. Calibrate anew", err=True)
-    rundir.write_json(root / rundir.HEADER, dataclasses.replace(header, launch_spread=spreads))
+    rundir.write_json(root / rundir.HEADER, replace(header, launch_spread=spreads))
 
 
 def _explanation(analysis: Diagnosis) -> RenderableType:

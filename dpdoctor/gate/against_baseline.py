@@ -7,13 +7,13 @@ that of a pair.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dpdoctor import units
@@ -80,8 +80,7 @@ def against(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
+class _Limits(msgspec.Struct, frozen=True, kw_only=True):
     """`half_width` is in log ratios, the others are relative."""
 
     half_width: float
@@ -245,11 +244,11 @@ def _judged(
     verdict = against(before.seconds, after.seconds, noise, asked, num_modes=num_modes)
     if verdict.outcome == "pass":
         # As between pairs: slow steps that come only now and then need not be in the faster half of the windows.
-        of_all = dataclasses.replace(noise, run_cv=noise.shown_cv)
+        of_all = replace(noise, run_cv=noise.shown_cv)
         shown = against(before.shown, after.shown, of_all, asked, num_modes=num_modes)
         if shown.outcome == "regressed":
             reason = decide.now_and_then(_change(verdict.effect), _change(shown.effect))
-            return dataclasses.replace(verdict, outcome="inconclusive", reason=reason)
+            return replace(verdict, outcome="inconclusive", reason=reason)
     if verdict.outcome != "regressed":
         return verdict
-    return dataclasses.replace(verdict, moved=moved(base.analysis(), head.analysis(), mode))
+    return replace(verdict, moved=moved(base.analysis(), head.analysis(), mode))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.gate.model import SIDES, UNDISTURBED, Pair, Refusal, SideName
@@ -17,8 +18,7 @@ from dpdoctor.gate.model import SIDES, UNDISTURBED, Pair, Refusal, SideName
 REPLACED_SHARE = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What one launch of one side gave.
 
     Attributes:
@@ -29,8 +29,8 @@ class Measured:
         interrupted: Ctrl-C ended it.
     """
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    shown: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    shown: dict[str, float] = msgspec.field(default_factory=dict)
     disturbed: str | None = None
     refusals: tuple[Refusal, ...] = ()
     interrupted: bool = False
@@ -56,8 +56,7 @@ Launch = Callable[[SideName, int], Measured]
 Decide = Callable[[Mapping[str, Sequence[float]], Mapping[str, V]], Mapping[str, V]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternated(Generic[V]):
+class Alternated(msgspec.Struct, Generic[V], frozen=True, kw_only=True):
     """What came of it.
 
     Attributes:
@@ -116,8 +115,7 @@ def order(number: int) -> Literal["AB", "BA"]:
     return "AB" if number % 2 else "BA"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Both:
+class _Both(msgspec.Struct, frozen=True, kw_only=True):
     """One pair as it was launched; a side is missing where its partner ended the pair."""
 
     order: Literal["AB", "BA"]

@@ -5,11 +5,10 @@ A file's name is the baseline's. Its entries keep their order and their line bre
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import rundir, schema1
 from dpdoctor.errors import BaselineError, RunDirectoryError
@@ -21,8 +20,7 @@ SCHEMA = 2
 SUFFIX = ".json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditLine:
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """Who made a run the one to compare with, when and why.
 
     Attributes:
@@ -38,8 +36,7 @@ class AuditLine:
     seconds: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What runs are compared with. `audit`: the newest line last; none is ever removed."""
 
     schema: int = SCHEMA
@@ -47,8 +44,7 @@ class Baseline:
     recorded: Recorded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
+class Author(msgspec.Struct, frozen=True, kw_only=True):
     """Who changes a baseline, when (UTC) and why; all of it goes into git, so secrets are redacted before."""
 
     at: str
@@ -81,8 +77,7 @@ def read(path: Path) -> Baseline:
         ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Version:
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
     """What is read first: the rest of a file of another schema need not be of this shape."""
 
     schema: int
@@ -162,5 +157,5 @@ def _line(recorded: Recorded, author: Author) -> AuditLine:
 def _text(baseline: Baseline) -> bytes:
     """Return the file's bytes: entries in the order of the types, names in that of the alphabet, a line for each."""
     modes = dict(sorted(baseline.recorded.modes.items()))
-    ordered = dataclasses.replace(baseline, recorded=dataclasses.replace(baseline.recorded, modes=modes))
+    ordered = replace(baseline, recorded=replace(baseline.recorded, modes=modes))
     return msgspec.json.format(msgspec.json.encode(ordered, order="deterministic"), indent=1) + b"\n"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
 from dpdoctor.gate.model import Calibration
@@ -17,15 +18,13 @@ from dpdoctor.launch.progress import Progress
 from dpdoctor.version import __version__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enough:
+class Enough(msgspec.Struct, frozen=True, kw_only=True):
     """Whether as many pairs count as were asked for; there is nothing else to judge."""
 
     final: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it; `calibration` is None where it was refused or interrupted, and `launched` says why."""
 
     calibration: Calibration | None
@@ -50,7 +49,7 @@ def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress)
         workload=str(workload(checkout.spec)),
         fingerprint=checkout.header.fingerprint,
         modes={
-            mode.name: dataclasses.replace(
+            mode.name: replace(
                 mode_noise(done.pairs[mode.name]),
                 sharing=sharing(mode),
                 created=checkout.header.created,

@@ -8,7 +8,6 @@ directory between its jobs and names it with --calibrations.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import math
 import os
@@ -17,6 +16,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from statistics import median
+
+from msgspec.structs import replace
 
 from dpdoctor import rundir, units
 from dpdoctor.analysis.base.launch_facts import every
@@ -76,7 +77,7 @@ def keep(directory: Path, calibration: Calibration) -> tuple[Path, tuple[str, ..
         older: Mapping[str, ModeNoise] = {}
         with contextlib.suppress(BaselineError):  # missing, or damaged and so mended
             older = _read(path).modes
-        rundir.write_json(path, dataclasses.replace(calibration, modes={**older, **calibration.modes}))
+        rundir.write_json(path, replace(calibration, modes={**older, **calibration.modes}))
     told = {
         name: other_pace(older[name], [noise.median_s]) for name, noise in calibration.modes.items() if name in older
     }
@@ -98,7 +99,7 @@ def find(directory: Path, spec: RunSpec, fingerprint: Fingerprint) -> Calibratio
         return None
     found, wanted = _read(path), {mode.name: sharing(mode) for mode in spec.modes}
     modes = {name: noise for name, noise in found.modes.items() if wanted.get(name, noise.sharing) == noise.sharing}
-    return dataclasses.replace(found, modes=modes)
+    return replace(found, modes=modes)
 
 
 def other_pace(noise: ModeNoise, seconds: Sequence[float]) -> str | None:
@@ -190,7 +191,7 @@ def _read(path: Path) -> Calibration:
     modes = {
         name: noise
         if noise.fingerprint is not None
-        else dataclasses.replace(noise, created=found.created, fingerprint=found.fingerprint)
+        else replace(noise, created=found.created, fingerprint=found.fingerprint)
         for name, noise in found.modes.items()
     }
-    return dataclasses.replace(found, modes=modes)
+    return replace(found, modes=modes)

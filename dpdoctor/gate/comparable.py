@@ -8,12 +8,13 @@ what they are there to find.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
@@ -36,8 +37,7 @@ _SAME_STEP = "Profile both with the same --warmup, such as 5, so that the same s
 _ANEW = ", or take the new one as it is: `dpdoctor baseline accept --reason`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field(Generic[T]):
+class Field(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One thing that two runs have in common or not."""
 
     name: str
@@ -267,7 +267,7 @@ def _refusals(table: tuple[Field[T], ...], base: T, head: T, tier: Tier) -> Iter
 
 
 def _named(mode: str, refusal: Refusal) -> Refusal:
-    return dataclasses.replace(refusal, field=f"{mode}: {refusal.field}")
+    return replace(refusal, field=f"{mode}: {refusal.field}")
 
 
 def _of_conditions(base: Conditions, head: Conditions) -> Iterator[Refusal]:

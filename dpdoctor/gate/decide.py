@@ -5,13 +5,13 @@ On a pass the words say what was seen and what would have been.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
@@ -24,8 +24,7 @@ from dpdoctor.gate.signed_rank import Array, Location, bound_rank, location
 PairedOutcome = Literal["pass", "regressed", "inconclusive"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the pairs so far say of one mode.
 
     Attributes:
@@ -191,7 +190,7 @@ def by_all_windows(verdict: Verdict, pairs: Sequence[Pair], *, plan: Plan, noise
     if not is_too_slow(at, capability(plan, sd, verdict.asked).tolerance):
         return verdict
     reason = now_and_then(_change(verdict.effect), _change(_effect(at, len(shown))))
-    return dataclasses.replace(verdict, outcome="inconclusive", reason=reason)
+    return replace(verdict, outcome="inconclusive", reason=reason)
 
 
 def passed(effect: Figure, limits: Capability, asked: float) -> str:

@@ -8,7 +8,8 @@ looks of a plan share a chance of 5% of being wrong, which adds up over the look
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.gate.signed_rank import least_differences
 
@@ -19,8 +20,7 @@ USUAL_PAIRS = 20
 MOST_PAIRS = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(msgspec.Struct, frozen=True, kw_only=True):
     """A number of pairs after which the gate judges, and the one-sided error that each of its bounds may have."""
 
     pairs: int
@@ -39,8 +39,7 @@ _INTERIM = (Look(pairs=7, alpha=0.01), Look(pairs=12, alpha=0.015))
 LEAST_PAIRS = _INTERIM[0].pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The looks of a gate.
 
     Attributes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis.analyse import analyse
@@ -188,8 +189,7 @@ SEEDS = 2**32
 Modes = Mapping[str, ModeSummary]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedGate:
+class CountedGate(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked; `root` is the directory of all launches."""
 
     root: Path

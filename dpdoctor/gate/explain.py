@@ -5,10 +5,11 @@ Phases and counters are told of all pairs, findings of one full launch of each s
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.comparison import Fact, FindingComparison, FindingState, ModeComparison, compare, counter_facts
@@ -33,7 +34,7 @@ def explained(
     numbers = _counting(results[regressed[0]].pairs)
     pairs = {side: launches.analysis(side, numbers) for side in SIDES}
     told = {name: _moved(name, pairs, full) for name in regressed}
-    return {name: dataclasses.replace(result, moved=told.get(name, ())) for name, result in results.items()}
+    return {name: replace(result, moved=told.get(name, ())) for name, result in results.items()}
 
 
 def full_launches(

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.spec import Fingerprint
@@ -34,8 +35,7 @@ UNDISTURBED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """One launch of base and one of head, next to each other in time.
 
     Attributes:
@@ -61,8 +61,7 @@ class Pair:
         return math.log(self.head_shown_s / self.base_shown_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
     """Something that differs between base and head: a phase, a counter or a finding.
 
     `base` and `head` are the figures where it is measured; `text` says it in words, for counters and findings alone.
@@ -75,8 +74,7 @@ class Moved:
     head: Figure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeResult:
+class ModeResult(msgspec.Struct, frozen=True, kw_only=True):
     """One mode judged by its time.
 
     Attributes:
@@ -102,8 +100,7 @@ class ModeResult:
     moved: tuple[Moved, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One counter that is not what it was.
 
     Attributes:
@@ -121,16 +118,14 @@ class Difference:
     line: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """A counter that is not compared, and why: it varies by nature, or one of the runs does not have it."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactResult:
+class ExactResult(msgspec.Struct, frozen=True, kw_only=True):
     """One mode judged by its counters. `compared`: how many were."""
 
     outcome: Outcome
@@ -140,8 +135,7 @@ class ExactResult:
     left_out: tuple[LeftOut, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why base and head may not be compared.
 
     Attributes:
@@ -158,8 +152,7 @@ class Refusal:
     hard: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, kw_only=True):
     """What was compared: a label (a path, a commit or a baseline's name) and the machine that it ran on."""
 
     label: str
@@ -167,8 +160,7 @@ class Side:
     fingerprint: Fingerprint | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeNoise:
+class ModeNoise(msgspec.Struct, frozen=True, kw_only=True):
     """What A/A pairs of one mode show of a machine and a workload.
 
     Attributes:
@@ -199,8 +191,7 @@ class ModeNoise:
     fingerprint: Fingerprint | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """The noise of one machine with one workload, by mode. `workload` is what identifies the latter.
 
     `created` and `fingerprint` are of the last time that a mode was measured; each mode has its own.
@@ -214,8 +205,7 @@ class Calibration:
     modes: dict[str, ModeNoise]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
+class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a gate found. The worst of its parts is its outcome: regressed, then refused, inconclusive, pass."""
 
     schema: int = SCHEMA

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
@@ -24,8 +25,7 @@ from dpdoctor.launch.progress import Progress
 from dpdoctor.spec import Recording
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedGate:
+class PairedGate(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked.
 
     Attributes:

@@ -10,9 +10,9 @@ much of so few pairs: at 7 pairs and alpha 0.01 it says 1.53 standard deviations
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,8 +47,7 @@ _DRAWS = 10_000
 _MOST_AVERAGES = 4_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capability:
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan can do for a mode on a machine.
 
     Attributes:

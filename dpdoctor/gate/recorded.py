@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
@@ -30,8 +31,7 @@ from dpdoctor.rules import diagnosed
 from dpdoctor.spec import RunHeader, RunSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Of all launches of a mode; None: this machine does not tell, or it was not sampled.
 
     Attributes:
@@ -170,8 +170,7 @@ def _others(launch: LaunchFacts, cores: int) -> tuple[str, ...]:
     return () if taken is None else (taken,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMode:
+class RecordedMode(msgspec.Struct, frozen=True, kw_only=True):
     """One mode of a run.
 
     Attributes:
@@ -198,8 +197,7 @@ class RecordedMode:
     shown: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Paths of `header.spec` are relative to the directory that the script ran in, which is of one machine."""
 
     header: RunHeader
@@ -235,7 +233,7 @@ class Recorded:
 def recorded(run: Run) -> Recorded:
     """Return what is kept of a run."""
     analysis = diagnosed(run)
-    header = dataclasses.replace(run.header, spec=_without_place(run.header.spec))
+    header = replace(run.header, spec=_without_place(run.header.spec))
     modes = {name: recorded_mode(analysis.run, name, summary) for name, summary in analysis.summary.modes.items()}
     return Recorded(header=header, modes=modes, findings=analysis.summary.findings)
 
@@ -261,16 +259,14 @@ def recorded_mode(run: Run, name: str, summary: ModeSummary) -> RecordedMode:
 def _another_launch(run: Run, name: str) -> ModeSummary:
     seen = shown(run.modes[name]).record.launch
     another = next(launch for launch in run.modes[name] if launch.record.launch != seen)
-    alone = dataclasses.replace(
-        run, modes={**{mode: found[1:2] for mode, found in run.modes.items()}, name: (another,)}
-    )
+    alone = replace(run, modes={**{mode: found[1:2] for mode, found in run.modes.items()}, name: (another,)})
     return _kept(analyse(alone).summary.modes[name])
 
 
 def _kept(mode: ModeSummary) -> ModeSummary:
     """Return a summary without what neither gate nor comparison reads, which is most of its size."""
-    conversion = mode.conversion and dataclasses.replace(mode.conversion, written=(), warnings=(), patched=())
-    return dataclasses.replace(
+    conversion = mode.conversion and replace(mode.conversion, written=(), warnings=(), patched=())
+    return replace(
         mode,
         stderr_tail=(),
         conversion=conversion,
@@ -283,7 +279,7 @@ def _kept(mode: ModeSummary) -> ModeSummary:
 
 
 def _without_place(spec: RunSpec) -> RunSpec:
-    return dataclasses.replace(spec, target=script_of(spec), cwd=os.curdir)
+    return replace(spec, target=script_of(spec), cwd=os.curdir)
 
 
 def _empty_launch(mode: str, status: str) -> Launch:

@@ -11,7 +11,6 @@ whatever head changes in it, the two are the same. So each side gets its own cop
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -20,10 +19,12 @@ import sys
 import sysconfig
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Diagnosis
@@ -43,8 +44,7 @@ from dpdoctor.spec import RunHeader, RunSpec
 DISCARDED = "discarded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkout:
+class Checkout(msgspec.Struct, frozen=True, kw_only=True):
     """One side.
 
     Attributes:
@@ -61,10 +61,10 @@ class Checkout:
 
     def changed(self, **fields: Any) -> Checkout:
         """Return the same with other fields of its RunSpec; not for such as hold secrets."""
-        return dataclasses.replace(
+        return replace(
             self,
-            spec=dataclasses.replace(self.spec, **fields),
-            header=dataclasses.replace(self.header, spec=dataclasses.replace(self.header.spec, **fields)),
+            spec=replace(self.spec, **fields),
+            header=replace(self.header, spec=replace(self.header.spec, **fields)),
         )
 
     @property
@@ -118,7 +118,7 @@ class Launches:
         """Return the figures of these launches of a side, diagnosed."""
         run = rundir.read(self._root / side)
         modes = {name: tuple(one for one in found if one.record.launch in numbers) for name, found in run.modes.items()}
-        return diagnosed(dataclasses.replace(run, modes=modes))
+        return diagnosed(replace(run, modes=modes))
 
     def _measured(self, side: SideName, number: int, run: Run) -> Measured:
         analysis = analyse(run)
@@ -151,7 +151,7 @@ def _unlike(pair: Mapping[SideName, Mapping[str, RecordedMode]]) -> tuple[Refusa
 
 def _unsound(side: SideName, found: Mapping[str, RecordedMode]) -> tuple[Refusal, ...]:
     """Return why a launch is no evidence; one that was only disturbed can be replaced."""
-    sound = {name: dataclasses.replace(mode, disturbed=()) for name, mode in found.items()}
+    sound = {name: replace(mode, disturbed=()) for name, mode in found.items()}
     return tuple(refusal for name, mode in sound.items() for refusal in unsound(side, name, mode))
 
 

@@ -9,17 +9,16 @@ never with less: they are counted against whoever claims that the centre lies be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, kw_only=True):
     """The centre of differences: the Hodges-Lehmann estimate and its bounds, of the shape of the leading axes.
 
     `low` is -inf and `high` inf where so few differences give no bound of the confidence that was asked for.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import redact, units
 from dpdoctor.spec import ModeSpec, Recording, RunSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A script with its arguments, and how it was spread and recorded.
 
     Attributes:

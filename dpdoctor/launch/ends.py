@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import rundir, units
 from dpdoctor.launch import stacks, watch
@@ -27,8 +28,7 @@ _IS_LOST = re.compile(
 _RAISED_AT = re.compile(r"\(([^()]+:\d+)\)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank ended that left no good record.
 
     `words` say it after its name, `line` is where it stood, `follows` whether it may have failed only as another one

@@ -9,8 +9,9 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from dpdoctor import rundir
 from dpdoctor.records import Written
@@ -23,14 +24,13 @@ _NOT_ENTERED = frozenset((".git", ".venv", "node_modules"))
 _PASSED_OVER = "__pycache__"
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
+class Folders(msgspec.Struct, frozen=True):
     """What lay there at one moment: of each path what it is, its size, its times and its mode.
 
     `unknown`: why nothing is known of it.
     """
 
-    entries: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    entries: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     unknown: str = ""
 
     def changed_since(self, before: Folders) -> tuple[Written, ...]:

@@ -12,8 +12,9 @@ import signal
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
+
+import msgspec
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
@@ -21,8 +22,7 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SI
 _AT_ONCE_S = 1.0
 
 
-@dataclass(slots=True)
-class Interruption:
+class Interruption(msgspec.Struct):
     """The first of these signals, once there was one, at `at_s`; `insists`: another came later than at once."""
 
     signum: int | None = None

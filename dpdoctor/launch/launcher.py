@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import functools
 import os
@@ -12,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from dpdoctor import redact, rundir
 from dpdoctor.launch import folders, interruption, native, processes, sampling, watch
@@ -199,14 +200,14 @@ def _without_raising(root: Path, spec: RunSpec) -> RunSpec:
         names, words = (recording.ablations, FAILED_TWICE) if raised else (_raised_in(directory, record), FAILED_WITH)
         for name in names:
             raised.setdefault(name, words.format(record.mode, record.reason))
-    return dataclasses.replace(spec, recording=dataclasses.replace(recording, raised=raised)) if raised else spec
+    return replace(spec, recording=replace(recording, raised=raised)) if raised else spec
 
 
 def _without_overlay(root: Path, spec: RunSpec) -> RunSpec:
     """Return a run with the next wall, once its overlay has made a mode fail."""
     for path in sorted(root.glob(f"{_ASIDE}*/{rundir.LAUNCH}")):
         record = rundir.read_json(path, LaunchRecord)
-        return dataclasses.replace(spec, wall=WALLS[1], no_overlay=f"{record.mode} failed behind one: {record.reason}")
+        return replace(spec, wall=WALLS[1], no_overlay=f"{record.mode} failed behind one: {record.reason}")
     return spec
 
 
@@ -230,10 +231,8 @@ def try_loaders(
 def _launch_trial(
     root: Path, spec: RunSpec, mode: ModeSpec, setting: LoaderSetting, progress: Progress
 ) -> LaunchRecord:
-    recording = dataclasses.replace(
-        spec.recording, ablations=(), trace_steps=0, loader_trials=False, loader_setting=setting
-    )
-    spec = dataclasses.replace(spec, recording=recording)
+    recording = replace(spec.recording, ablations=(), trace_steps=0, loader_trials=False, loader_setting=setting)
+    spec = replace(spec, recording=recording)
     task = _task(rundir.trial_dir(root, mode.name), spec, mode)
     return _launch(task, mode.name, 1, f"{mode.name}, again to try {setting.words}", progress)
 
@@ -295,7 +294,7 @@ def _launch_bare(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) 
 def _launch_watched(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) -> list[LaunchRecord]:
     """Watch the baseline as long as it trains bare, with nothing else done to it."""
     number = 1 + rundir.num_launches(root, rundir.WATCHED)
-    spec = dataclasses.replace(spec, recording=spec.recording.of_control())
+    spec = replace(spec, recording=spec.recording.of_control())
     task = _task(rundir.launch_dir(root, rundir.WATCHED, number), spec, mode)
     return [_launch(task, rundir.WATCHED, number, f"{mode.name}, watched once more", progress)]
 
@@ -315,7 +314,7 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
     of_trace = recording.of_trace(min(len(rank.steps) for rank in ranks))
     if of_trace is None:
         return None
-    spec = dataclasses.replace(done.spec, recording=of_trace)
+    spec = replace(done.spec, recording=of_trace)
     return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode)
 
 
@@ -347,7 +346,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
             outcome = LaunchOutcome(status="interrupted", reason=f"{heard.name} before it began")
     killed = any(rank.exit_code() == -signal.SIGKILL and not rank.ended_by_us for rank in ranks)
     if outcome.reason and killed and watch.num_oom_kills() > oom_kills:
-        outcome = dataclasses.replace(outcome, reason=f"{outcome.reason}; {watch.OUT_OF_MEMORY}")
+        outcome = replace(outcome, reason=f"{outcome.reason}; {watch.OUT_OF_MEMORY}")
     if outcome.status == "ok" and mode.inactive:
         outcome = LaunchOutcome(status="inactive", reason=mode.inactive)
     record = LaunchRecord(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -38,15 +38,14 @@ class Progress(Protocol):
         """The launch is over."""
 
 
-@dataclass(slots=True)
-class RateMeter:
+class RateMeter(msgspec.Struct):
     """Global samples per second over the last seconds inside of measured windows, from cumulative counts.
 
     What is trained in warm-up, experiments and traces, and the time between windows, are not what the script does.
     """
 
     _last: tuple[float, int, int | None] = (0.0, 0, None)
-    _seen: list[tuple[float, int]] = field(default_factory=list)
+    _seen: list[tuple[float, int]] = msgspec.field(default_factory=list)
 
     def rate(self, now_s: float, samples: int, window: int | None) -> float | None:
         """Return the rate; None outside of a window, and until two readings in one lie apart."""

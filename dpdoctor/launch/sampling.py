@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pynvml
+from msgspec.structs import replace
 
 from dpdoctor import cgroup, rundir
 from dpdoctor.errors import RunDirectoryError
@@ -113,7 +113,7 @@ class GpuSamplers:
 
     def samples(self) -> list[Sample]:
         """Return the present readings of each GPU."""
-        return [dataclasses.replace(sampler.sample(), uuid=uuid) for uuid, sampler in self._samplers.items()]
+        return [replace(sampler.sample(), uuid=uuid) for uuid, sampler in self._samplers.items()]
 
 
 def gpu_uuids(directory: Path) -> dict[int, str]:

@@ -7,8 +7,9 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 PACKAGE = Path(__file__).parents[1]
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
@@ -17,8 +18,7 @@ _NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path(
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One line of a stack."""
 
     file: str

@@ -6,8 +6,9 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from dpdoctor import heartbeat, rundir, units
 from dpdoctor.errors import RunDirectoryError
@@ -40,8 +41,7 @@ _COUNTERS = Path("/proc/vmstat")
 _REFUSED = re.compile(r"(?i)permission denied|read-?only (?:file ?system|database)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOutcome:
+class LaunchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a launch ended."""
 
     status: str

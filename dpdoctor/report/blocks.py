@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import astuple, replace
 
 # What a document is about: a run, or runs side by side.
 Subject = TypeVar("Subject")
@@ -13,8 +15,7 @@ Subject = TypeVar("Subject")
 TONES = ("plain", "good", "warn", "bad", "muted")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """The answer in one sentence, and in `detail` what it rests on."""
 
     kind: ClassVar[str] = "verdict"
@@ -26,8 +27,7 @@ class Headline:
         _check_tone(self.tone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds a run and what to do first.
 
     Attributes:
@@ -46,8 +46,7 @@ class Answer:
         _check_tone(self.tone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a bar: what it is of, its share of the longest bar, what stands in it and what it says on hover."""
 
     key: str
@@ -56,8 +55,7 @@ class Piece:
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """A row of BarTable: its cells, and a bar with a text at its end; without pieces the text alone."""
 
     cells: tuple[Cell, ...]
@@ -65,8 +63,7 @@ class Bar:
     end: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarTable:
+class BarTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table whose last column is a bar, drawn without a script.
 
     Attributes:
@@ -86,8 +83,7 @@ class BarTable:
     mark_text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of Ranking: what to do, where, what it gives and how that is known, and where it applies."""
 
     title: str
@@ -102,8 +98,7 @@ class Advice:
     anchor: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, what gives most first."""
 
     kind: ClassVar[str] = "ranking"
@@ -112,8 +107,7 @@ class Ranking:
     advice: tuple[Advice, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be told, a sentence each."""
 
     kind: ClassVar[str] = "limits"
@@ -121,24 +115,21 @@ class Limits:
     points: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Two blocks side by side where there is room; a third stands below the first."""
 
     kind: ClassVar[str] = "columns"
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paragraph:
+class Paragraph(msgspec.Struct, frozen=True, kw_only=True):
     """Running text."""
 
     kind: ClassVar[str] = "paragraph"
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Callout:
+class Callout(msgspec.Struct, frozen=True, kw_only=True):
     """Something that must not be missed. `lines` are shown as they are, in a fixed-width font."""
 
     kind: ClassVar[str] = "callout"
@@ -151,8 +142,7 @@ class Callout:
         _check_tone(self.tone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absent:
+class Absent(msgspec.Struct, frozen=True, kw_only=True):
     """A signal that the run does not have, and why."""
 
     kind: ClassVar[str] = "absent"
@@ -160,16 +150,14 @@ class Absent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(msgspec.Struct, frozen=True, kw_only=True):
     """A column of a table; numbers are aligned on the right."""
 
     title: str
     numeric: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a table; a tone other than plain makes it a badge.
 
     `note` stands below it in small type, `footnote` below the table, once for all cells that have the same. `full` is
@@ -183,15 +171,24 @@ class Cell:
     note: str = ""
     footnote: str = ""
     tone: str = "plain"
-    sort: float | None = field(default=None, compare=False)
+    sort: float | None = None
     anchor: str = ""
 
     def __post_init__(self) -> None:
         _check_tone(self.tone)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and self._said == other._said
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+    @property
+    def _said(self) -> tuple[Any, ...]:
+        return astuple(replace(self, sort=None))
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of cells under columns; the first cell of a row names it."""
 
     kind: ClassVar[str] = "table"
@@ -212,16 +209,14 @@ class Table:
         return tuple(dict.fromkeys(cell.footnote for row in self.rows for cell in row if cell.footnote))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Names and their values."""
 
     kind: ClassVar[str] = "facts"
     pairs: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """Text in a fixed-width font, such as a command."""
 
     kind: ClassVar[str] = "lines"
@@ -229,8 +224,7 @@ class Lines:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """A figure drawn by plotly.js.
 
     Attributes:
@@ -250,8 +244,7 @@ class Chart:
     alternative: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Perfetto:
+class Perfetto(msgspec.Struct, frozen=True, kw_only=True):
     """Traces to look at in Perfetto, which opens at a click and at nothing else.
 
     Attributes:
@@ -267,8 +260,7 @@ class Perfetto:
     num_more: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A call with what it calls; shares are of all time. `is_users`: it is a line of the script, else a library's."""
 
     name: str
@@ -279,8 +271,7 @@ class Call:
     is_open: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """A tree of calls whose branches open and close."""
 
     kind: ClassVar[str] = "calls"
@@ -289,16 +280,14 @@ class Calls:
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """Charts, and facts beside them, side by side where there is room."""
 
     kind: ClassVar[str] = "grid"
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks behind a title that opens and closes."""
 
     kind: ClassVar[str] = "fold"
@@ -307,8 +296,7 @@ class Fold:
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfMode:
+class OfMode(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks about one mode, among which a reader chooses once for the whole document."""
 
     kind: ClassVar[str] = "of mode"
@@ -316,24 +304,21 @@ class OfMode:
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, kw_only=True):
     """How the blocks above are meant, for those who ask."""
 
     kind: ClassVar[str] = "note"
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotMeasured:
+class NotMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """All that is missing in a document: each reason with what is missing for it."""
 
     kind: ClassVar[str] = "not measured"
     reasons: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Badge:
+class Badge(msgspec.Struct, frozen=True, kw_only=True):
     """A word or two in a coloured pill."""
 
     text: str
@@ -343,8 +328,7 @@ class Badge:
         _check_tone(self.tone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One statement with what it rests on and what follows from it.
 
     Attributes:
@@ -404,8 +388,7 @@ def _nothing(_: object) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View(Generic[Subject]):
+class View(msgspec.Struct, Generic[Subject], frozen=True, kw_only=True):
     """One question about a run or a comparison, and the blocks that answer it: a part of a section.
 
     Attributes:
@@ -425,8 +408,7 @@ class View(Generic[Subject]):
     is_half: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section(Generic[Subject]):
+class Section(msgspec.Struct, Generic[Subject], frozen=True, kw_only=True):
     """Views that are read together.
 
     Attributes:
@@ -440,8 +422,7 @@ class Section(Generic[Subject]):
     why_empty: str = "not part of this report"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """A view as it is drawn; `cards` are those that are seen in it, by title and anchor."""
 
     name: str
@@ -451,8 +432,7 @@ class Shown:
     cards: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A section as it is drawn.
 
     Attributes:
@@ -479,8 +459,7 @@ class Part:
         return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """What people read of a run or a comparison, whatever it is drawn as.
 
     Attributes:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.analysis import Diagnosis, Launch
 from dpdoctor.report.blocks import Block, Fold, OfMode
 from dpdoctor.report.text import mode_label
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedLaunch:
+class NamedLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """One launch with its mode and the title it is shown under."""
 
     mode: str

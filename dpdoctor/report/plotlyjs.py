@@ -6,10 +6,10 @@ import base64
 import functools
 import hashlib
 import re
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 from markupsafe import Markup
 
 from dpdoctor.report.templates import packed
@@ -34,8 +34,7 @@ def _version() -> str:
 FILE = f"plotly-{_version()}.min.js"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlotlyScript:
+class PlotlyScript(msgspec.Struct, frozen=True, kw_only=True):
     """What a page needs to run plotly.js.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts
@@ -116,7 +117,7 @@ def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figu
     if advice is None:
         return faster_without(most)
     bound = faster_without(stats.scaled(most, advice.removes_at_most))
-    return dataclasses.replace(faster_without(stats.scaled(most, advice.removes)), high=bound.high)
+    return replace(faster_without(stats.scaled(most, advice.removes)), high=bound.high)
 
 
 def _ablated(facts: ModeFacts) -> Iterator[Figure]:
@@ -130,7 +131,7 @@ def _ablated(facts: ModeFacts) -> Iterator[Figure]:
     share = ablation.share
     assert share.value is not None
     assert share.high is not None
-    yield dataclasses.replace(share, high=min(share.high, share.value + TOLERANCE))
+    yield replace(share, high=min(share.high, share.value + TOLERANCE))
 
 
 def _refuted(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:

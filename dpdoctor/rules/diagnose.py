@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Diagnosis, Finding, Inconclusive, ModeFacts, Run, analyse
@@ -33,7 +34,7 @@ def diagnose(analysis: Analysis) -> Diagnosis:
     judged = [said for facts in analysis.facts.values() if facts.is_measured for said in conclusions(facts).values()]
     findings = in_order(said for said in judged if isinstance(said, Finding))
     inconclusive = tuple(said for said in judged if isinstance(said, Inconclusive))
-    summary = dataclasses.replace(analysis.summary, findings=tuple(findings), inconclusive=inconclusive)
+    summary = replace(analysis.summary, findings=tuple(findings), inconclusive=inconclusive)
     return Diagnosis(summary=summary, run=analysis.run, cross_rank=analysis.cross_rank)
 
 
@@ -85,14 +86,14 @@ def _beside(taken: str | None, finding: Finding) -> Finding:
     """Return a finding that tells what else ran while it was measured."""
     if taken is None or (finding.cause or "").startswith(taken):
         return finding
-    return dataclasses.replace(finding, evidence=(*finding.evidence, f"{taken} while this was measured"))
+    return replace(finding, evidence=(*finding.evidence, f"{taken} while this was measured"))
 
 
 def _without_doubtful_gain(finding: Finding) -> Finding:
     """Return a finding that promises nothing where what is predicted may be no gain, by its own interval."""
     gain = finding.speedup
     is_doubtful = finding.speedup_basis == "predicted" and gain is not None and gain.low is not None and gain.low <= 1
-    return dataclasses.replace(finding, speedup=None) if is_doubtful else finding
+    return replace(finding, speedup=None) if is_doubtful else finding
 
 
 def _bounded(finding: Finding) -> Finding:
@@ -100,7 +101,7 @@ def _bounded(finding: Finding) -> Finding:
     cost = finding.cost
     if cost.high is None or cost.high <= 1 or cost.value is None or cost.value > 1:
         return finding
-    return dataclasses.replace(finding, cost=dataclasses.replace(cost, high=1.0))
+    return replace(finding, cost=replace(cost, high=1.0))
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
@@ -137,8 +138,7 @@ def _largest(parts: Sequence[Finding]) -> Finding | None:
     return max(found, key=lambda part: part.cost.value or 0.0, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Advice:
+class _Advice(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
     short: str
     code: str | None = None

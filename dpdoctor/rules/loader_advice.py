@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts, SlowFetches
@@ -33,8 +34,7 @@ OTHER_LAUNCH = 0.05
 BUILD_ONCE = "build the DataLoader once, before the loop over epochs, and "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about a loader; `predicted` is the throughput after it over that of now, `measured` in this run.
 
     `short` is the remedy in a few words, `removes` the part of the cost that it takes away if it takes away what it

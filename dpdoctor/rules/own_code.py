@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts
@@ -23,8 +24,7 @@ LEAST_LINE = 0.10
 MOSTLY = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Advice:
+class _Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of the line that has most of the cost: what it may be, and what to do that breaks no training.
 
     `removes`: whether following it may take all of the cost away.
@@ -51,7 +51,7 @@ WITHOUT_LOADER = _Advice(
     "or training needs in every step: make it cheaper. What only reports: do it every few hundred steps",
     removes=False,
 )
-UNSEEN = dataclasses.replace(BETWEEN_STEPS, removes=False)
+UNSEEN = replace(BETWEEN_STEPS, removes=False)
 OF_A_LIBRARY = _Advice(
     words="",
     remedy="callbacks, progress bars and loggers that only report can be called less often",

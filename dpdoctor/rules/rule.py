@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
@@ -20,8 +21,7 @@ CRITICAL = 0.20
 INTERRUPTING = 0.10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CannotTell:
+class CannotTell(msgspec.Struct, frozen=True, kw_only=True):
     """The rule applies to this mode, but what it needs is missing; the reason says what, and how to get it."""
 
     reason: str
@@ -30,8 +30,7 @@ class CannotTell:
 Said: TypeAlias = "Finding | CannotTell | None"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule; its file offers it as RULE, and has its name.
 
     Attributes:
@@ -78,4 +77,4 @@ def faster_without(cost: Figure) -> Figure:
     value = factor(cost.value)
     if value is None:
         return stats.unknown("x", "nothing would be left of the step")
-    return dataclasses.replace(cost, value=value, low=factor(cost.low), high=factor(cost.high), unit="x")
+    return replace(cost, value=value, low=factor(cost.low), high=factor(cost.high), unit="x")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, ModeFacts
@@ -177,11 +176,11 @@ def _finding(
     """Return the finding; None: the rank is late because its batches are larger, which uneven_batches says."""
     if facts.uneven_batches is not None and facts.uneven_batches.explains(weighed.value):
         return None
-    weighed = dataclasses.replace(weighed, cost=_within_scaling(facts, weighed.cost))
+    weighed = replace(weighed, cost=_within_scaling(facts, weighed.cost))
     cause, taken = _cause(facts, verdict, own), None
     if own is not None and own.rank == verdict.rank and own.cause is None and facts.others and own.cause_running:
         # Others let it wait for its core, and that is theirs: what is left is the script's, if that is worth a word.
-        left = dataclasses.replace(weighed, cost=own.excess_running)
+        left = replace(weighed, cost=own.excess_running)
         cause, weighed = (own.cause_running, left) if left.value >= SMALL else (QUEUE, weighed)
         by_ablation = [*by_ablation, *_words_of(cause, own.running.get(cause), ", without the waiting,")]
     if cause in {QUEUE, CORE} or _is_waiting_for_cores(facts, verdict, cause, weighed):
@@ -215,7 +214,7 @@ def _within_scaling(facts: ModeFacts, cost: Figure) -> Figure:
     efficiency = scaling.value if scaling.low is None else scaling.low
     if cost.value is None or cost.high is None or efficiency is None:
         return cost
-    return dataclasses.replace(cost, high=min(cost.high, max(cost.value, 1 - efficiency)))
+    return replace(cost, high=min(cost.high, max(cost.value, 1 - efficiency)))
 
 
 def _is_waiting_for_cores(facts: ModeFacts, verdict: Stragglers, cause: str | None, weighed: Weighed) -> bool:

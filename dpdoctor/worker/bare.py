@@ -16,13 +16,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
+from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from dpdoctor import redact, rundir

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.records import (

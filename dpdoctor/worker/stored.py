@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from typing import Any
+
+from msgspec.structs import astuple
 
 from dpdoctor import units
 from dpdoctor.worker.base.director import Segment

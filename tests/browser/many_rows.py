@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import NamedTime
@@ -26,4 +26,4 @@ def many_rows() -> Analysis:
         traced_runs.size("all_reduce" if place % 2 else "all_gather", size, total_ns=total * US, exposed_ns=0)
         for place, (size, total) in enumerate(zip(SIZES, TOTALS_US, strict=True))
     )
-    return traced_runs.trace_run(dataclasses.replace(digest, kernels=kernels, collectives=sizes))
+    return traced_runs.trace_run(replace(digest, kernels=kernels, collectives=sizes))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from dpdoctor.analysis import AblationSummary, Analysis, Figure, LoaderPrediction, LoaderSummary, ModeFacts, analyse
 from dpdoctor.analysis.base import stats
@@ -32,7 +30,6 @@ STEP_S = 0.1
 N = 10
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Case(ModeFacts):
     """The facts of a mode, and the analysis that they are of."""
 
@@ -42,8 +39,7 @@ class Case(ModeFacts):
 def case_of(analysis: Analysis, name: str) -> Case:
     """Return a mode of an analysis as a case."""
     facts = analysis.facts[name]
-    fields = {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)}
-    return Case(analysis=analysis, **fields)
+    return Case(analysis=analysis, **asdict(facts))
 
 
 def figure(value: float, half: float = 0.0, unit: str = "s") -> Figure:
@@ -92,8 +88,8 @@ def waiting(of: Rank, share: float) -> Rank:
     for step in of.steps:
         waited = round(share * step.duration_ns)
         times = {COMMUNICATION: waited, "forward": step.duration_ns - waited}
-        steps.append(msgspec.structs.replace(step, phases_ns=tuple(times.get(name, 0) for name in ALL_PHASES)))
-    return dataclasses.replace(of, steps=tuple(steps))
+        steps.append(replace(step, phases_ns=tuple(times.get(name, 0) for name in ALL_PHASES)))
+    return replace(of, steps=tuple(steps))
 
 
 def ablation(share: float, half: float = 0.01) -> AblationSummary:
@@ -119,21 +115,21 @@ def laid_out(of: Rank) -> Rank:
     """Return the rank with its steps numbered and end to end."""
     steps, at = [], 0
     for number, step in enumerate(of.steps):
-        steps.append(msgspec.structs.replace(step, step=number, begin_ns=at))
+        steps.append(replace(step, step=number, begin_ns=at))
         at += step.duration_ns
-    return dataclasses.replace(of, steps=tuple(steps))
+    return replace(of, steps=tuple(steps))
 
 
 def analysis(name: str, of: Sequence[Rank], samples: Sequence[Sample] = (), **fields: Any) -> Analysis:
     """Return the analysis of a run of one mode with these ranks; fields of its summary are then set by keyword."""
-    launch = dataclasses.replace(records.launch(*of, mode=name), samples=tuple(samples))
+    launch = replace(records.launch(*of, mode=name), samples=tuple(samples))
     return with_mode(analyse(records.run({name: [launch]}, {name: len(of)})), name, **fields)
 
 
 def with_mode(of: Analysis, name: str, **fields: Any) -> Analysis:
     """Return an analysis with these fields of one mode's summary set."""
-    modes = {**of.summary.modes, name: dataclasses.replace(of.summary.modes[name], **fields)}
-    return dataclasses.replace(of, summary=dataclasses.replace(of.summary, modes=modes))
+    modes = {**of.summary.modes, name: replace(of.summary.modes[name], **fields)}
+    return replace(of, summary=replace(of.summary, modes=modes))
 
 
 def case(
@@ -165,8 +161,8 @@ def case(
     base = analysis("single", ranks(), step=figure(STEP_S, 0.001), phases=phases({}))
     base = with_mode(base, "single", **single)
     modes = {"single": base.summary.modes["single"], **made.summary.modes}
-    run = dataclasses.replace(made.run, modes={"single": base.run.modes["single"], **made.run.modes})
-    return case_of(Analysis(summary=dataclasses.replace(made.summary, modes=modes), run=run), name)
+    run = replace(made.run, modes={"single": base.run.modes["single"], **made.run.modes})
+    return case_of(Analysis(summary=replace(made.summary, modes=modes), run=run), name)
 
 
 def phases(some_s: Mapping[str, float]) -> dict[str, Figure]:
@@ -209,7 +205,7 @@ def loader(**fields: Any) -> LoaderSummary:
         transforms=(),
         workers=(),
     )
-    return dataclasses.replace(known, **fields)
+    return replace(known, **fields)
 
 
 def conversion(**fields: Any) -> Conversion:
@@ -226,7 +222,7 @@ def eventful(of: Rank, kind: str, every: int, seconds: float, detail: str = "") 
         EventRecord(kind=kind, at_ns=step.begin_ns, duration_ns=took, step=step.step, detail=detail)
         for step in of.steps[every - 1 :: every]
     ]
-    return dataclasses.replace(of, events=(*of.events, *events))
+    return replace(of, events=(*of.events, *events))
 
 
 def cases_of(name: str, kind: str) -> dict[str, Case]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.analysis.comparison import Comparison, compare
@@ -21,11 +19,11 @@ def with_ddp(phases_ms: tuple[int, ...], *, batch: int = 32, name: str = "other"
     ddp = [runs.rank(_batches(phases_ms, batch), index=index, world_size=2) for index in range(2)]
     modes = {"single": [runs.launch(runs.rank())], "ddp": [runs.launch(*ddp, mode="ddp")]}
     found = records.run(modes, {"ddp": 2})
-    return analyse(dataclasses.replace(found, path=found.path.with_name(name)))
+    return analyse(replace(found, path=found.path.with_name(name)))
 
 
 def _batches(phases_ms: tuple[int, ...], batch: int) -> list[StepRecord]:
-    return [msgspec.structs.replace(step, samples_drawn=batch, samples_entered=batch) for step in runs.steps(phases_ms)]
+    return [replace(step, samples_drawn=batch, samples_entered=batch) for step in runs.steps(phases_ms)]
 
 
 def slower() -> Comparison:
@@ -42,16 +40,14 @@ def calibrated() -> Comparison:
     """Return two runs of a workload whose launches are known to differ by little."""
     run = runs.cpu_run().run
     spread = dict.fromkeys(run.modes, 0.01)
-    known = analyse(dataclasses.replace(run, header=dataclasses.replace(run.header, launch_spread=spread)))
+    known = analyse(replace(run, header=replace(run.header, launch_spread=spread)))
     return compare([known, known])
 
 
 def larger_batch() -> Comparison:
     """Return DDP with twice the batch in twice the time, on another machine and another torch."""
     other = with_ddp(SLOWER_MS, batch=64, name="after")
-    fingerprint = dataclasses.replace(
-        other.run.header.fingerprint, cores=8, packages={"torch": "2.16.0", "torchvision": "0.29.2"}
-    )
+    fingerprint = replace(other.run.header.fingerprint, cores=8, packages={"torch": "2.16.0", "torchvision": "0.29.2"})
     return compare([with_ddp((60, 1, 20, 48, 5, 8), name="before"), with_header(other, fingerprint=fingerprint)])
 
 
@@ -79,7 +75,7 @@ def traces() -> Comparison:
     """Return traces in which a rank is late, and one rank that takes twice as long for a step."""
     busy = traced_runs.device(of=traced_runs.breakdown(90, 20, 4, 1, 85))
     (digest,) = traced_runs.late_rank(1, 0)
-    return compare([traced_runs.late_run(), traced_runs.trace_run(dataclasses.replace(digest, devices=(busy,)))])
+    return compare([traced_runs.late_run(), traced_runs.trace_run(replace(digest, devices=(busy,)))])
 
 
 def traces_and_profile() -> Comparison:
@@ -111,7 +107,7 @@ def named(base: str, other: str) -> Comparison:
     """Return runs of two different scripts of these names."""
     launches = {mode_spec("single"): [runs.launch(runs.rank())]}
     one, two = (analyse(run(launches, script=name, args=())) for name in (base, other))
-    fingerprint = dataclasses.replace(two.run.header.fingerprint, script_sha256="cd" * 32)
+    fingerprint = replace(two.run.header.fingerprint, script_sha256="cd" * 32)
     return compare([one, with_header(two, fingerprint=fingerprint)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, HostSync, ModeSummary, analyse
 from dpdoctor.records import Collective, Counters, InputTensor
@@ -37,4 +37,4 @@ def mode(counters: Counters | None = COUNTERS, *, peak: int | None = PEAK, devic
 
 def other(**fields: object) -> Counters:
     """Return counters that differ from COUNTERS in these fields."""
-    return dataclasses.replace(COUNTERS, **fields)  # type: ignore[arg-type]
+    return replace(COUNTERS, **fields)

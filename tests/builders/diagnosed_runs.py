@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from dpdoctor.analysis import (
     WATERFALL_TERMS,
@@ -134,20 +134,18 @@ def finding(rule: str = "data_starved", mode: str = "ddp", **fields: object) -> 
         line="train.py:30",
         speedup=figure(1.7, 0.1, "x"),
     )
-    return dataclasses.replace(known, **fields)
+    return replace(known, **fields)
 
 
 def with_modes(of: Analysis, **modes: ModeSummary) -> Analysis:
     """Return an analysis with some modes replaced."""
-    summary = dataclasses.replace(of.summary, modes={**of.summary.modes, **modes})
-    return dataclasses.replace(of, summary=summary)
+    summary = replace(of.summary, modes={**of.summary.modes, **modes})
+    return replace(of, summary=summary)
 
 
 def with_findings(of: Analysis, *findings: Finding, inconclusive: tuple[Inconclusive, ...] = ()) -> Analysis:
     """Return an analysis with these findings."""
-    return dataclasses.replace(
-        of, summary=dataclasses.replace(of.summary, findings=findings, inconclusive=inconclusive)
-    )
+    return replace(of, summary=replace(of.summary, findings=findings, inconclusive=inconclusive))
 
 
 def diagnosed_run() -> Analysis:
@@ -157,13 +155,13 @@ def diagnosed_run() -> Analysis:
     of_single, of_ddp = ablation(0.040, 0.060), ablation(0.005, 0.138)
     found = with_modes(
         found,
-        single=dataclasses.replace(
+        single=replace(
             single,
             ablations={"cached_batches": of_single},
             cross_checks=(waits(0.400, of_single, agrees=True),),
             loader=loader(),
         ),
-        ddp=dataclasses.replace(
+        ddp=replace(
             ddp,
             ablations={
                 "cached_batches": of_ddp,
@@ -195,9 +193,9 @@ def hostile_findings() -> Analysis:
     hostile = loader(HOSTILE[0], HOSTILE[1])
     found = with_modes(
         found,
-        ddp=dataclasses.replace(
+        ddp=replace(
             ddp,
-            loader=dataclasses.replace(hostile, line=HOSTILE[1], advice_reason=HOSTILE[0]),
+            loader=replace(hostile, line=HOSTILE[1], advice_reason=HOSTILE[0]),
             ablations={HOSTILE[0]: ablation(0.010, 0.133), HOSTILE[1]: skipped(HOSTILE[0])},
             waterfall=waterfall(transfer=HOSTILE[0]),
         ),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from dpdoctor.records import Conversion, Launch, Loader, Rank
@@ -28,7 +27,7 @@ def loader(**fields: Any) -> Loader:
         num_batches=1000,
         rule="whole",
     )
-    return dataclasses.replace(record, **fields)
+    return replace(record, **fields)
 
 
 def batch(step: int, *, asked: float, wait: float, **fields: Any) -> BatchRecord:
@@ -48,7 +47,7 @@ def batch(step: int, *, asked: float, wait: float, **fields: Any) -> BatchRecord
         wait_ns=round(wait * MS),
         **{f"{name}_ns": round(ms * MS) for name, ms in times.items()},
     )
-    return msgspec.structs.replace(record, **fields)
+    return replace(record, **fields)
 
 
 def rank(batches: Sequence[BatchRecord], *, num_windows: int = 2, **fields: Any) -> Rank:
@@ -73,7 +72,7 @@ def rank(batches: Sequence[BatchRecord], *, num_windows: int = 2, **fields: Any)
             for i in range(STEPS_PER_WINDOW)
         ]
     made = records.rank(steps, windows, conversion=Conversion(loaders=loaders), **fields)
-    return dataclasses.replace(made, batches=tuple(batches))
+    return replace(made, batches=tuple(batches))
 
 
 def even_batches(num: int, **fields: Any) -> list[BatchRecord]:

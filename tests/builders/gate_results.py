@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure
 from dpdoctor.gate.model import (
@@ -51,7 +51,7 @@ def effect(value: float | None = 1.004, half: float = 0.016, **fields: object) -
     if value is None:
         return Figure(value=None, unit="x", reason="no pair of launches counts so far")
     known = Figure(value=value, low=value - half, high=value + half, n=7, unit="x", scope="launches")
-    return dataclasses.replace(known, **fields)  # type: ignore[arg-type]
+    return replace(known, **fields)
 
 
 def mode(**fields: object) -> ModeResult:
@@ -66,14 +66,14 @@ def mode(**fields: object) -> ModeResult:
         mde=0.031,
         pairs=(*[PAIR] * 7, THROTTLED),
     )
-    return dataclasses.replace(known, **fields)  # type: ignore[arg-type]
+    return replace(known, **fields)
 
 
 def exact(**fields: object) -> ExactResult:
     """Return counters that are what they were, but for what varies."""
     varies = LeftOut(name="operators", reason="it varies by nature: 700 in base, 703 when base ran again")
     known = ExactResult(outcome="pass", reason="a step does what it did, by 9 counters", compared=9, left_out=(varies,))
-    return dataclasses.replace(known, **fields)  # type: ignore[arg-type]
+    return replace(known, **fields)
 
 
 def result(**fields: object) -> GateResult:
@@ -87,9 +87,9 @@ def result(**fields: object) -> GateResult:
         refusals=(),
         calibration=CALIBRATION,
         base=BASE,
-        head=dataclasses.replace(BASE, label=HEAD),
+        head=replace(BASE, label=HEAD),
     )
-    return dataclasses.replace(known, **fields)  # type: ignore[arg-type]
+    return replace(known, **fields)
 
 
 def passed() -> GateResult:
@@ -112,7 +112,7 @@ def regressed() -> GateResult:
     )
     differences = (
         SYNC,
-        dataclasses.replace(SYNC, name="operators", base=700, head=702, line=None),
+        replace(SYNC, name="operators", base=700, head=702, line=None),
         Difference(name="h2d_bytes", base=1_000, head=500, change="less"),
     )
     more = exact(outcome="regressed", reason="a step does more than it did", differences=differences)
@@ -155,7 +155,7 @@ def hostile() -> GateResult:
         outcome="regressed",
         reason=text,
         moved=(Moved(kind="finding", name=text, text=text), Moved(kind="counter", name=text, text=text)),
-        pairs=(dataclasses.replace(THROTTLED, replaced=text),),
+        pairs=(replace(THROTTLED, replaced=text),),
     )
     line = f"{HEAD}/a,b:c%\n::warning::y.py:3"
     more = exact(
@@ -175,7 +175,7 @@ def many() -> GateResult:
     """Return more than any output has room for."""
     long = "word " * 500
     differences = tuple(
-        dataclasses.replace(SYNC, name=f"syncs.call{number}", line=f"{HEAD}/a.py:{number}") for number in range(400)
+        replace(SYNC, name=f"syncs.call{number}", line=f"{HEAD}/a.py:{number}") for number in range(400)
     )
     bad = exact(outcome="regressed", reason=long, differences=differences)
     return result(outcome="regressed", modes={f"mode{n}": mode(reason=long) for n in range(60)}, exact={"ddp": bad})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis
 from tests.builders import diagnosed_runs, runs, traced_runs
@@ -25,16 +25,16 @@ TEXTS = {"markup": MARKUP, "long": LONG}
 def hostile_machine(text: str) -> Analysis:
     """Return a run of a script, on a machine with packages and files that all bear this name."""
     found = poisoned(runs.hostile_run(), text)
-    machine = dataclasses.replace(
+    machine = replace(
         found.summary.fingerprint,
         host=text,
         cpu=text,
         system=text,
         driver=text,
         packages={text: text},
-        gpus=(dataclasses.replace(runs.H100, name=text, uuid=text),),
+        gpus=(replace(runs.H100, name=text, uuid=text),),
     )
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, fingerprint=machine))
+    return replace(found, summary=replace(found.summary, fingerprint=machine))
 
 
 def hostile_findings(text: str) -> Analysis:
@@ -61,10 +61,7 @@ def _replaced(value: Any, text: str) -> Any:
         return tuple(_replaced(inner, text) for inner in value)
     if isinstance(value, dict):
         return {_replaced(key, text): _replaced(inner, text) for key, inner in value.items()}
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: _replaced(getattr(value, field.name), text) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
     if isinstance(value, msgspec.Struct):
         fields = {name: _replaced(getattr(value, name), text) for name in value.__struct_fields__}
-        return msgspec.structs.replace(value, **fields)
+        return replace(value, **fields)
     return value

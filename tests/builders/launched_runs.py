@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from dpdoctor.gate.recorded import Recorded, RecordedMode, recorded
 from dpdoctor.records import (
@@ -68,7 +69,7 @@ def rank(
     ]
     known = {"counters": COUNTERS, "peak_memory_bytes": 400_000_000, "conversion": Conversion(loaders=(LOADER,))}
     built = records.rank(steps, windows, index=index, world_size=2, **{**known, **fields})
-    return dataclasses.replace(built, events=tuple(events))
+    return replace(built, events=tuple(events))
 
 
 def launch(
@@ -78,7 +79,7 @@ def launch(
     ranks = [rank(ms, index, **fields) for index in range(2)]  # type: ignore[arg-type]
     reason = None if status == "ok" else "rank 1: the script raised ValueError: planted"
     built = records.launch(*ranks, mode="ddp", number=number, status=status, reason=reason)
-    return dataclasses.replace(built, samples=tuple(samples))
+    return replace(built, samples=tuple(samples))
 
 
 def run(*launches: Launch, script: str = "/home/me/train.py") -> Run:

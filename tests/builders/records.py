@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.records import PHASES, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord, WindowRecord
@@ -30,7 +29,7 @@ def step(ms: float = 100, **fields: Any) -> StepRecord:
         epoch_edge=False,
         counted=True,
     )
-    return msgspec.structs.replace(record, **fields)
+    return replace(record, **fields)
 
 
 def window(ms: float, **fields: Any) -> WindowRecord:
@@ -47,7 +46,7 @@ def window(ms: float, **fields: Any) -> WindowRecord:
         barrier_ns=0,
         complete=True,
     )
-    return dataclasses.replace(record, **fields)
+    return replace(record, **fields)
 
 
 def rank(
@@ -59,7 +58,7 @@ def rank(
     )
     # As torch names a device: cpu, cuda:0.
     fields.setdefault("device_type", fields.get("device", "cpu").partition(":")[0])
-    record = dataclasses.replace(record, **fields)
+    record = replace(record, **fields)
     return Rank(index=index, record=record, steps=tuple(steps), windows=tuple(windows), events=(), trace=None)
 
 
@@ -107,8 +106,8 @@ def run(modes: dict[str, Sequence[Launch]], world_sizes: dict[str, int] | None =
     """Return a run; a mode has one rank unless `world_sizes` says otherwise; more fields of the RunSpec by keyword."""
     sizes = {name: (world_sizes or {}).get(name, 1) for name in modes}
     built = builders.run({builders.mode_spec(name, size): modes[name] for name, size in sizes.items()})
-    header = dataclasses.replace(built.header, spec=dataclasses.replace(built.header.spec, **spec))
-    return dataclasses.replace(built, header=header)
+    header = replace(built.header, spec=replace(built.header.spec, **spec))
+    return replace(built, header=header)
 
 
 def header(world_sizes: dict[str, int], **spec: Any) -> RunHeader:

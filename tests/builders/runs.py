@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import (
@@ -51,7 +50,7 @@ def steps(phases_ms: Sequence[int] = STARVED_MS, *, windows: int = 4, edge_at: i
             epoch_edge=number == edge_at,
             counted=number % PER_WINDOW != 0,
         )
-        found.append(msgspec.structs.replace(step, phases_ns=tuple(phases)))
+        found.append(replace(step, phases_ns=tuple(phases)))
         at += sum(phases)
     return found
 
@@ -99,14 +98,14 @@ def rank(
     found = steps() if of is None else of
     known = {"conversion": conversion(), "steps_per_epoch": 100, "observer_ns": 2e5, "peak_memory_bytes": 9 * 10**8}
     made = records.rank(found, windows(found), index=index, **{**known, **fields})
-    return dataclasses.replace(made, events=tuple(events))
+    return replace(made, events=tuple(events))
 
 
 def launch(*ranks: Rank, mode: str = "single", samples: Sequence[Sample] = (), **fields: object) -> Launch:
     """Return a launch that began half a second before its first step; more fields of its LaunchRecord by keyword."""
     times = {"begin_ns": BEGIN_NS - 500 * MS, "end_ns": BEGIN_NS + 20_000 * MS}
     made = records.launch(*ranks, mode=mode, **{**times, **fields})
-    return dataclasses.replace(made, samples=tuple(samples))
+    return replace(made, samples=tuple(samples))
 
 
 def host_samples(number: int = 30) -> list[Sample]:
@@ -153,7 +152,7 @@ def stalled_rank() -> Rank:
     ]
     pause = EventRecord(kind="gc", at_ns=BEGIN_NS + 705 * MS, duration_ns=290 * MS, step=7, detail="generation 2")
     made = records.rank(found, [records.window(1300, begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 1300 * MS)])
-    return dataclasses.replace(made, events=(pause,))
+    return replace(made, events=(pause,))
 
 
 def cpu_run() -> Analysis:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.spec import RunHeader
@@ -16,5 +16,5 @@ def even(ms: float, *, mode: str = "single") -> Analysis:
 
 def with_header(analysis: Analysis, **fields: object) -> Analysis:
     """Return the same run with another header, analysed anew."""
-    header: RunHeader = dataclasses.replace(analysis.run.header, **fields)
-    return analyse(dataclasses.replace(analysis.run, header=header))
+    header: RunHeader = replace(analysis.run.header, **fields)
+    return analyse(replace(analysis.run, header=header))

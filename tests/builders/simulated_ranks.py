@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from dpdoctor.digest import Calls, CollectiveSize, Digest
@@ -13,8 +14,7 @@ from dpdoctor.digest import Calls, CollectiveSize, Digest
 MS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call of one rank, in true time."""
 
     begin_ns: int

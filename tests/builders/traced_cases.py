@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE
 from dpdoctor.analysis.cross_rank import compare_ranks
@@ -115,11 +116,11 @@ def case(name: str, *digests: Digest, **fields: Any) -> Case:
     if digests and digests[0].has_device:
         record.setdefault("device", "cuda:0")
     of = cases.ranks(max(1, len(digests)), **record)
-    found = [dataclasses.replace(rank, digest=one) for rank, one in zip(of, digests, strict=False)]
+    found = [replace(rank, digest=one) for rank, one in zip(of, digests, strict=False)]
     made = cases.case(name, world_size=max(1, len(digests)), of=found or of, **fields)
     if not digests:
         return made
-    return case_of(dataclasses.replace(made.analysis, cross_rank={name: compare_ranks(digests)}), name)
+    return case_of(replace(made.analysis, cross_rank={name: compare_ranks(digests)}), name)
 
 
 @functools.cache

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, analyse
 from dpdoctor.digest import (
@@ -96,7 +96,7 @@ def size(operation: str = "all_reduce", num_bytes: int | None = 25_000_000, **fi
         algbw_gb_s=None if num_bytes is None else 2.5,
         busbw_gb_s=None if num_bytes is None else 3.75,
     )
-    return dataclasses.replace(known, **fields)
+    return replace(known, **fields)
 
 
 def late_rank(num_ranks: int = 4, late: int = 2, *, num_steps: int = NUM_STEPS) -> list[Digest]:
@@ -105,7 +105,7 @@ def late_rank(num_ranks: int = 4, late: int = 2, *, num_steps: int = NUM_STEPS) 
     segments[:, late] += LATE_MS * MS
     made = digests(lockstep(segments, [TRANSFER_MS * MS] * num_steps))
     return [
-        dataclasses.replace(
+        replace(
             digest,
             backend="nccl",
             host="node<b>7</b>",
@@ -125,7 +125,7 @@ def receiving(ranks: Sequence[Rank], percent: int) -> list[Rank]:
     of = device(of=breakdown(100 - percent, h2d=percent))
     on_gpu = any(rank.record is not None and rank.record.device_type == "cuda" for rank in ranks)
     return [
-        dataclasses.replace(rank, digest=dataclasses.replace(digest, devices=(of,), has_device=on_gpu))
+        replace(rank, digest=replace(digest, devices=(of,), has_device=on_gpu))
         for rank, digest in zip(ranks, late_rank(len(ranks), 0), strict=True)
     ]
 
@@ -148,9 +148,9 @@ def late_run() -> Analysis:
 def cpu_trace() -> Analysis:
     """Return one rank of 300 without a device, without steps, whose file is cut short."""
     (digest,) = late_rank(1, 0)
-    host = dataclasses.replace(device(HOST, steps=0, name="CPU"), launch_delay=None, launches=0)
+    host = replace(device(HOST, steps=0, name="CPU"), launch_delay=None, launches=0)
     return trace_run(
-        dataclasses.replace(
+        replace(
             digest,
             rank=34,
             world_size=300,
@@ -169,12 +169,12 @@ def everything() -> Digest:
     """Return a rank with every kind of entry that a digest can have, under names that try to break out of the page."""
     (digest,) = late_rank(1, 0)
     tensors = size(HOSTILE[0], None)
-    return dataclasses.replace(
+    return replace(
         digest,
         source=HOSTILE[1],
         host=HOSTILE[0],
         backend=HOSTILE[1],
-        devices=(device(0, name=HOSTILE[0]), dataclasses.replace(device(1), peak_allocated_bytes=5_000_000_000)),
+        devices=(device(0, name=HOSTILE[0]), replace(device(1), peak_allocated_bytes=5_000_000_000)),
         kernels=tuple(NamedTime(name=name, count=3, total_ns=9 * MS, device=0) for name in HOSTILE),
         operators=tuple(NamedTime(name=name, count=3, total_ns=9 * MS, self_ns=MS) for name in HOSTILE),
         collectives=(size(), tensors, size(HOSTILE[2], 64)),
@@ -222,7 +222,7 @@ def everything() -> Digest:
 
 def hostile_traces() -> Analysis:
     """Return two traces of the same rank, both full of hostile names, and the errors of others."""
-    return trace_run(everything(), dataclasses.replace(everything(), rank=None), errors=HOSTILE[:2])
+    return trace_run(everything(), replace(everything(), rank=None), errors=HOSTILE[:2])
 
 
 def unknown_communication(reason: str = "no kernel is known to communicate") -> Analysis:
@@ -245,7 +245,7 @@ def traced_profile() -> Analysis:
     """Return a profile run: single without a trace, DDP on two GPUs with one rank late, FSDP that failed."""
     gpus = (Gpu(name="NVIDIA H100", uuid="GPU-1", memory_bytes=80_000_000_000),) * 2
     ddp = [
-        dataclasses.replace(runs.rank(runs.steps(runs.COMPUTING_MS), index=index, world_size=2), digest=digest)
+        replace(runs.rank(runs.steps(runs.COMPUTING_MS), index=index, world_size=2), digest=digest)
         for index, digest in enumerate(late_rank(2, 1))
     ]
     modes = {

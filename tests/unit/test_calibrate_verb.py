@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from dpdoctor.cli import main
 from dpdoctor.gate import calibrate as measuring
@@ -66,8 +66,8 @@ def test_what_was_measured_is_shown_though_it_cannot_be_kept(
 
 def test_another_pace_that_was_replaced_is_told(launched: list[Path]) -> None:
     assert "replaced" not in run().output
-    slower = {name: dataclasses.replace(noise, median_s=1.0) for name, noise in CALIBRATION.modes.items()}
-    calibration.keep(Path("kept"), dataclasses.replace(CALIBRATION, modes=slower))
+    slower = {name: replace(noise, median_s=1.0) for name, noise in CALIBRATION.modes.items()}
+    calibration.keep(Path("kept"), replace(CALIBRATION, modes=slower))
     assert len(launched) == 1
     done = run("--out", "again")
     assert "in ddp a step takes 100 ms, and took 1.00 s where the noise was measured" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ ALLOWED = {
     "__main__": {"cli"},
 }
 ALLOWED["cli"] = {*ALLOWED, "cli"} - {"__main__"}
-ONLY_IN = {"torch": "worker", "torchvision": "worker", "plotly": "report"}
+# Records are Structs: to make a frozen, slotted dataclass takes forty times as long, at every start of a command.
+ONLY_IN = {"torch": "worker", "torchvision": "worker", "plotly": "report", "dataclasses": "worker"}
+COPIES = ("replace", "asdict", "astuple")
 
 
 def violations(package: Path) -> list[str]:
@@ -84,6 +87,47 @@ def layer_of(module: str) -> str:
 
 def test_the_package_keeps_to_the_table() -> None:
     assert violations(PACKAGE) == []
+
+
+def test_records_are_not_copied_as_dataclasses() -> None:
+    """`dataclasses.replace` and its like refuse a Struct only when they run: mypy lets them take one.
+
+    Nearly everything may meet a record, so nothing calls them; `msgspec.structs` has the same for Structs.
+    """
+    root = PACKAGE.parent
+    files = [path for name in ("dpdoctor", "tests", "tools", "reports") for path in (root / name).rglob("*.py")]
+    found = [
+        f"{path.relative_to(root)}:{node.lineno}"
+        for path in files
+        if "dataclasses" in (text := path.read_text("utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if copies_dataclasses(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from dataclasses import dataclass, replace", True),
+        ("import dataclasses\ndataclasses.astuple(value)", True),
+        ("import dataclasses as dc", True),
+        ("from dataclasses import dataclass, field", False),
+        ("from msgspec.structs import replace\nreplace(value)", False),
+        ("import dataclasses\ndataclasses.fields(value)", False),
+    ],
+)
+def test_a_planted_copy_is_found(source: str, expected: bool) -> None:
+    assert any(map(copies_dataclasses, ast.walk(ast.parse(source)))) is expected
+
+
+def copies_dataclasses(node: ast.AST) -> bool:
+    """Return whether a node takes from `dataclasses` what copies or unpacks one, or gives it another name."""
+    if isinstance(node, ast.Import):
+        return any(alias.name == "dataclasses" and alias.asname for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "dataclasses" and any(alias.name in COPIES for alias in node.names)
+    return isinstance(node, ast.Attribute) and node.attr in COPIES and ast.unparse(node.value) == "dataclasses"
 
 
 def test_no_folders_import_each_other_both_ways() -> None:
@@ -125,6 +169,7 @@ def tree(tmp_path: Path) -> Path:
         ("analysis/a.py", "from torchvision import models", "torchvision may be imported only in worker/"),
         ("rules/a.py", "import importlib\nimportlib.import_module('torch')", "torch may be imported only in worker/"),
         ("worker/a.py", "import plotly.graph_objects as go", "plotly may be imported only in report/"),
+        ("digest.py", "from dataclasses import dataclass", "dataclasses may be imported only in worker/"),
         ("__init__.py", "from dpdoctor.analysis import analyse", "only inside a function"),
         ("__init__.py", "def f():\n    import torch", "torch may be imported only in worker/"),
         ("predict.py", "import math", "predict has no row in the table of layers"),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.catalog import ABLATIONS
 from dpdoctor.cli import _plan
@@ -59,7 +59,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(**changes: object) -> RunSpec:
-    return make_spec(dataclasses.replace(DEFAULTS, **changes))  # type: ignore[arg-type]
+    return make_spec(replace(DEFAULTS, **changes))  # type: ignore[arg-type]
 
 
 def test_a_module_is_found_without_importing_its_packages(here: Path) -> None:

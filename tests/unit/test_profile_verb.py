@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.cli import main
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             assert is_enough(record)
             return [record]
         found = launched_runs.launch(100)
-        found = dataclasses.replace(found, record=dataclasses.replace(found.record, mode=NATIVE))
+        found = replace(found, record=replace(found.record, mode=NATIVE))
         run_directories.write_launch(rundir.launch_dir(root, NATIVE), found)
         return [found.record]
 
@@ -59,7 +59,7 @@ def header(root: Path) -> RunHeader:
 
 def calibrate(of: RunHeader, median_s: float) -> None:
     (mode,) = of.spec.modes
-    noise = dataclasses.replace(CALIBRATED, median_s=median_s, sharing=sharing(mode))
+    noise = replace(CALIBRATED, median_s=median_s, sharing=sharing(mode))
     kept = Calibration(
         created=of.created,
         dpdoctor=of.dpdoctor,

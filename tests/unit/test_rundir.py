@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 import resource
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.errors import OutputError, RunDirectoryError
@@ -98,12 +98,12 @@ def test_what_is_written_is_what_is_read(directory: Path) -> None:
     assert run.header == records.header({"ddp": 2})
     assert run.modes == {
         "ddp": (
-            dataclasses.replace(
+            replace(
                 LAUNCH,
                 samples=samples,
                 ranks=(
-                    dataclasses.replace(LAUNCH.ranks[0], events=events),
-                    dataclasses.replace(LAUNCH.ranks[1], trace=directory / "ddp/rank1" / rundir.TRACE),
+                    replace(LAUNCH.ranks[0], events=events),
+                    replace(LAUNCH.ranks[1], trace=directory / "ddp/rank1" / rundir.TRACE),
                 ),
             ),
         )
@@ -112,7 +112,7 @@ def test_what_is_written_is_what_is_read(directory: Path) -> None:
 
 def test_repeated_launches_are_read_in_order(directory: Path) -> None:
     rundir.write_json(directory / rundir.HEADER, records.header({"ddp": 2}, repeat=3))
-    second = dataclasses.replace(LAUNCH.record, launch=2)
+    second = replace(LAUNCH.record, launch=2)
     rundir.launch_dir(directory, "ddp", 2).mkdir()
     rundir.write_json(rundir.launch_dir(directory, "ddp", 2) / rundir.LAUNCH, second)
 
@@ -278,7 +278,7 @@ def test_names_that_are_no_text_are_written_with_a_sign_that_there_was_something
     rundir.write_json(tmp_path / "one", {"caf\udce9": (found,)})
     rundir.append_lines(tmp_path / "many", [found])
     assert rundir.read_json(tmp_path / "one", dict[str, list[Written]])["caf\N{REPLACEMENT CHARACTER}"] == [
-        dataclasses.replace(found, path="/home/caf\N{REPLACEMENT CHARACTER}.txt")
+        replace(found, path="/home/caf\N{REPLACEMENT CHARACTER}.txt")
     ]
     assert b"caf\xef\xbf\xbd.txt" in (tmp_path / "many").read_bytes()
 
@@ -329,7 +329,7 @@ class TestTraceOfAnotherLaunch:
     def traced(self, directory: Path) -> Path:
         path = rundir.trace_dir(directory, "ddp")
         path.mkdir()
-        rundir.write_json(path / rundir.LAUNCH, dataclasses.replace(LAUNCH.record, end_ns=8_000_000_000))
+        rundir.write_json(path / rundir.LAUNCH, replace(LAUNCH.record, end_ns=8_000_000_000))
         for rank in LAUNCH.ranks:
             write_rank(path, rank)
             self.leave_digest(path, rank.index)
@@ -337,7 +337,7 @@ class TestTraceOfAnotherLaunch:
 
     @staticmethod
     def leave_digest(path: Path, rank: int) -> None:
-        digest = dataclasses.replace(traced_runs.everything(), rank=rank)
+        digest = replace(traced_runs.everything(), rank=rank)
         rundir.write_whole(rundir.rank_dir(path, rank) / rundir.DIGEST, rundir.encode(digest))
 
     def test_its_digests_and_steps_are_the_modes(self, traced: Path) -> None:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.spec import BATCH_RULES, ModeSpec, Recording, RunSpec
 
@@ -32,18 +32,18 @@ SPEC = RunSpec(
 )
 def test_a_value_that_cannot_be_is_refused_at_birth(valid: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(valid, **change)
+        replace(valid, **change)
 
 
 @pytest.mark.parametrize("change", [{"trace_steps": 0}, {"warmup": None}, {"steps": 1}, {"time_budget_s": 0.1}])
 def test_the_least_value_is_allowed(change: dict[str, Any]) -> None:
-    recording = dataclasses.replace(Recording(), **change)
+    recording = replace(Recording(), **change)
     assert {name: getattr(recording, name) for name in change} == change
 
 
 @pytest.mark.parametrize("rule", BATCH_RULES)
 def test_every_batch_rule_is_known(rule: str) -> None:
-    assert dataclasses.replace(MODE, batch_rule=rule).batch_rule == rule
+    assert replace(MODE, batch_rule=rule).batch_rule == rule
 
 
 def test_a_spec_survives_json() -> None:
@@ -51,5 +51,5 @@ def test_a_spec_survives_json() -> None:
 
 
 def test_a_spec_cannot_be_changed() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         SPEC.seed = 1  # type: ignore[misc]

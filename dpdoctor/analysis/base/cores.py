@@ -6,8 +6,9 @@ The latter by a fixed piece of arithmetic at every window's end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
@@ -23,8 +24,7 @@ BUSY = 0.9
 OWN_LOAD = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cores:
+class Cores(msgspec.Struct, frozen=True, kw_only=True):
     """Of one host, all its ranks together.
 
     Attributes:

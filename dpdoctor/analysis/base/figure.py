@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 SCOPES = ("run", "launches", "calibrated")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """A measured figure with its 95% interval, or None with the reason why it is unknown.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
+import msgspec
 import numpy as np
 
 from dpdoctor import units
@@ -55,8 +55,7 @@ def share_of_events(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) ->
     return stats.ratio_of_totals(parts, "ratio", reason="no measured window was complete on every rank")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interruptions:
+class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
     """All that was seen of one kind, such as evaluations.
 
     Attributes:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.base.windows import MEASURE, Key, Window, measured, without_edges
 from dpdoctor.records import FULL, Launch, Run
 
 
-class LaunchFacts(Launch):
+class LaunchFacts(Launch, frozen=True, dict=True):
     """A launch of which each fact is found once, when it is first asked for."""
 
     @classmethod
@@ -71,7 +72,7 @@ class LaunchFacts(Launch):
 
 def with_facts(run: Run) -> Run:
     """Return the run with the facts of its launches, which whoever reads it shares."""
-    return dataclasses.replace(
+    return replace(
         run,
         modes={name: every(launches) for name, launches in run.modes.items()},
         bare=every(run.bare),

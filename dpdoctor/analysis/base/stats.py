@@ -5,12 +5,12 @@ scipy has those, too, but takes longer to load than a trace to be read.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dpdoctor.analysis.base.figure import Figure
@@ -168,7 +168,7 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
         return found
     if unit == "x" and factor * low <= 0:
         return unknown(unit, TOO_UNLIKE)
-    return dataclasses.replace(found, low=factor * low, high=factor * high)
+    return replace(found, low=factor * low, high=factor * high)
 
 
 def _fieller(a: float, b: float, half_a: float, half_b: float, side: int) -> float | None:
@@ -197,7 +197,7 @@ def calibrated(figure: Figure, spread: float | None) -> Figure:
     if spread is None or figure.value is None or figure.scope != "run":
         return figure
     half = math.hypot(half_width(figure), spread * figure.value)
-    return dataclasses.replace(figure, low=max(0.0, figure.value - half), high=figure.value + half, scope="calibrated")
+    return replace(figure, low=max(0.0, figure.value - half), high=figure.value + half, scope="calibrated")
 
 
 def scaled(figure: Figure, factor: float) -> Figure:
@@ -206,7 +206,7 @@ def scaled(figure: Figure, factor: float) -> Figure:
     def times(value: float | None) -> float | None:
         return None if value is None else value * factor
 
-    return dataclasses.replace(figure, value=times(figure.value), low=times(figure.low), high=times(figure.high))
+    return replace(figure, value=times(figure.value), low=times(figure.low), high=times(figure.high))
 
 
 def combination(parts: Sequence[tuple[float, Figure]], unit: str) -> Figure:

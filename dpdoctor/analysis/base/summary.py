@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -13,8 +12,7 @@ from dpdoctor.records import Conversion, Counters, Written
 from dpdoctor.spec import SCHEMA, Fingerprint, LoaderSetting, asks_for_several
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSummary:
+class TransformSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One callable in a chain of transforms: seconds per batch, and its share of the batch's fetch."""
 
     name: str
@@ -22,8 +20,7 @@ class TransformSummary:
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSummary:
+class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One loader process. `busy` is the share of the measured time that it spent on fetching."""
 
     rank: int
@@ -33,8 +30,7 @@ class WorkerSummary:
     busy: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderPrediction:
+class LoaderPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """What an event simulation of the DataLoader predicts; `step` in seconds, `wait` the part of it spent waiting.
 
     Both are unknown of a setting that was tried and not simulated.
@@ -46,16 +42,14 @@ class LoaderPrediction:
     wait: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderTrial:
+class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     """A setting that was tried in turns with the script's own; `speedup`: how many times as fast a step is with it."""
 
     setting: LoaderSetting
     speedup: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowFetches:
+class SlowFetches(msgspec.Struct, frozen=True, kw_only=True):
     """Fetches that take far longer than the others; a loader of which all fetches differ much has none.
 
     Attributes:
@@ -73,8 +67,7 @@ class SlowFetches:
     step: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderSummary:
+class LoaderSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The loader that fed the training, seen from inside, in the full windows of one mode.
 
     Attributes:
@@ -148,8 +141,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename={"global_": "globa
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSummary:
+class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one mode. `step` is the mean of its own steps, `device_type` torch's: cpu or cuda."""
 
     rank: int
@@ -163,8 +155,7 @@ class RankSummary:
     peak_memory_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceBreakdown:
+class TraceBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Means per traced step and device, in seconds; compute, exposed_comm, h2d, copy and idle add up to step.
 
     `comm` is all communication, exposed or not; where it is unknown so is exposed_comm, and the reason of compute says
@@ -181,8 +172,7 @@ class TraceBreakdown:
     idle_by: dict[str, Figure]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTime:
+class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time of one device went, from the first event of its trace to the end of the last, in seconds.
 
     compute_s, exposed_comm_s, h2d_s, copy_s and idle_s add up to total_s; comm_s is all communication, exposed or not.
@@ -202,8 +192,7 @@ class DeviceTime:
     comm_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTrace:
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """The trace of one rank.
 
     Attributes:
@@ -222,8 +211,7 @@ class RankTrace:
     devices: tuple[DeviceTime, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblationSummary:
+class AblationSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What one ablation gave: something is switched off inside of the run, in windows between the full ones.
 
     Attributes:
@@ -237,8 +225,7 @@ class AblationSummary:
     step: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossCheck:
+class CrossCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One share of a step, as seen while it was there and as gained when it was taken away.
 
     Attributes:
@@ -259,8 +246,7 @@ class CrossCheck:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Where the throughput that N devices ought to give is lost, in seconds per step of one device.
 
     ideal + the terms = measured. A term is what the mode takes more than one device does for the same batch; negative:
@@ -289,8 +275,7 @@ WATERFALL_TERMS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeSummary:
+class NativeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to know of ranks that dpdoctor did not start.
 
     Attributes:
@@ -309,8 +294,7 @@ class NativeSummary:
         return asks_for_several(self.launcher)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeSummary:
+class ModeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One mode of a run. Throughput is global samples per second, always. `placement` is ModeSpec's.
 
     `edges_are_steady`: whether steps in which an epoch began or an evaluation ran are among the steady ones: most are
@@ -359,7 +343,7 @@ class ModeSummary:
     raised: str = ""
     file_protection: str = ""
     traces: tuple[RankTrace, ...] = ()
-    ablations: dict[str, AblationSummary] = field(default_factory=dict)
+    ablations: dict[str, AblationSummary] = msgspec.field(default_factory=dict)
     cross_checks: tuple[CrossCheck, ...] = ()
     loader: LoaderSummary | None = None
     waterfall: Waterfall | None = None
@@ -370,8 +354,7 @@ class ModeSummary:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, kw_only=True):
     """The profiled script."""
 
     path: str
@@ -382,8 +365,7 @@ class Script:
 UNBOUNDED = "the cost may be all of the time, so that there is no upper bound"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One bottleneck: what it costs, why, what to change and what that would give.
 
     Attributes:
@@ -441,8 +423,7 @@ class Finding:
         return Figure(value=known.high, unit=known.unit, reason=reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inconclusive:
+class Inconclusive(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that cannot tell, and why."""
 
     rule: str
@@ -450,8 +431,7 @@ class Inconclusive:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """run.json.
 
     `caveat`: how far launches of one program lie apart within this run, and which cores other processes took, where

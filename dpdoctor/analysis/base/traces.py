@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.digest import HOST, MOST_SUSPECTS, DeviceDigest, DeviceStep, Digest, kernel_words, nothing_known
@@ -94,8 +96,7 @@ NONE_IN_COMMON = "no traced step is whole on every device"
 MOST_NAMES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonSteps:
+class CommonSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The traced steps that count.
 
     Attributes:
@@ -159,8 +160,7 @@ def _name(digest: Digest, device: DeviceDigest) -> str:
     return rank if len(digest.devices) == 1 else f"GPU {device.index} of {rank}"
 
 
-@dataclass(frozen=True, eq=False)
-class Traces:
+class Traces(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What is kept of the traces of a launch's ranks, in the order of the ranks; empty: none left one."""
 
     digests: Sequence[Digest]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
@@ -22,8 +23,7 @@ COVERAGE = 0.80
 TOLERANCE = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     """A cost as a share of the step, and how far it is proved."""
 
     cost: Figure
@@ -88,7 +88,7 @@ def more_exact(weighed: Weighed, claim: Figure) -> Weighed:
     A claim is measured in every step, an ablation takes the difference of two windows.
     """
     if weighed.status == "confirmed" and is_more_exact(claim, weighed.cost):
-        return dataclasses.replace(weighed, cost=claim)
+        return replace(weighed, cost=claim)
     return weighed
 
 
@@ -99,7 +99,7 @@ def share_beside(seconds: Figure, others_s: float) -> Figure:
         return None if value is None else max(0.0, value) / (max(0.0, value) + others_s)
 
     value, low, high = share(seconds.value), share(seconds.low), share(seconds.high)
-    return dataclasses.replace(seconds, value=value, low=low, high=high, unit="ratio")
+    return replace(seconds, value=value, low=low, high=high, unit="ratio")
 
 
 def allowed(a: Figure, b: Figure) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowRecord
 
@@ -17,8 +18,7 @@ MEASURE, TRACE = "measure", "trace"
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankWindow:
+class RankWindow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One window on one rank. `steady` leaves out edges: steps in which an epoch began or an evaluation ran."""
 
     window: WindowRecord
@@ -44,8 +44,7 @@ class RankWindow:
         return sum(s.phases_ns[index] for s in self.steady) * NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(msgspec.Struct, frozen=True, kw_only=True):
     """One window over all ranks of a launch. The slowest rank decides how long it lasted.
 
     What it measures is given as (amount, per how much), for `stats.ratio_of_totals`: windows differ in length and,
@@ -71,7 +70,7 @@ class Window:
 
     def with_all_steady(self) -> Window:
         """Return the window with nothing left out."""
-        return Window(ranks=tuple(dataclasses.replace(rank, steady=rank.counted) for rank in self.ranks))
+        return Window(ranks=tuple(replace(rank, steady=rank.counted) for rank in self.ranks))
 
     @property
     def seconds_per_step(self) -> float:
@@ -152,7 +151,7 @@ def _rank_windows(complete: Sequence[RankWindow], edges_are_steady: Set[str]) ->
         window = whole.window
         steady = tuple(s for s in whole.counted if window.kind in edges_are_steady or not s.epoch_edge)
         if steady:
-            found[window.kind, window.ablation][window.window] = dataclasses.replace(whole, steady=steady)
+            found[window.kind, window.ablation][window.window] = replace(whole, steady=steady)
     return found
 
 

@@ -15,10 +15,11 @@ What has an entry for each run keeps the order of `runs`; what has one for each 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
@@ -31,8 +32,7 @@ FindingVerdict = Literal["appeared", "gone", "more", "less", "alike", "unclear",
 Value = str | int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's figure stands to the base's.
 
     Attributes:
@@ -47,16 +47,14 @@ class Change:
     verdict: Direction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of every run, and the change of each run after the first."""
 
     figures: tuple[Figure, ...]
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is counted or known without error, of every run; None: unknown.
 
     `differs`: of each run after the first, whether it is another value than the base's; None: one of them is unknown.
@@ -67,8 +65,7 @@ class Fact:
     differs: tuple[bool | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeState:
+class ModeState(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a mode in one run.
 
     Attributes:
@@ -87,8 +84,7 @@ class ModeState:
     batch: Batch | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeComparison:
+class ModeComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One mode in all runs.
 
     Attributes:
@@ -108,16 +104,14 @@ class ModeComparison:
     counters: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingState:
+class FindingState(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule says of one mode of one run: a finding, nothing, or why it cannot tell."""
 
     finding: Finding | None = None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingComparison:
+class FindingComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What one rule says of one mode in all runs; at least one run has a finding that is not refuted.
 
     Attributes:
@@ -135,8 +129,7 @@ class FindingComparison:
     changes: tuple[FindingVerdict, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRun:
+class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Which run a label stands for. `of_traces`: it was made of traces that existed before; nothing was run."""
 
     label: str
@@ -149,8 +142,7 @@ class ComparedRun:
     of_traces: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two or more runs; the first is the base. The module's docstring shows it as JSON."""
 
     schema: int = SCHEMA
@@ -180,7 +172,7 @@ def fact(name: str, values: Sequence[Value]) -> Fact:
 def _change(base: Figure, other: Figure) -> Change:
     difference = stats.combination([(1.0, other), (-1.0, base)], other.unit)
     if difference.value is not None and base.scope == other.scope:
-        difference = dataclasses.replace(difference, scope=base.scope)
+        difference = replace(difference, scope=base.scope)
     rounding = ROUNDING * max(abs(base.value or 0.0), abs(other.value or 0.0))
     return Change(ratio=stats.ratio(other, base, "x"), difference=difference, verdict=_verdict(difference, rounding))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +19,7 @@ POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCalls:
+class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The m calls of one rank, in the order of their begin.
 
     Attributes:

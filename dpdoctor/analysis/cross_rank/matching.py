@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ CLOCK_SLACK_NS = 100_000
 Rows = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, kw_only=True):
     """The k calls of one rank that are to be aligned.
 
     Attributes:
@@ -43,8 +42,7 @@ class Side:
     synchronising: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Our call k is their call k - shift, as far as sizes agree."""
 
     shift: int
@@ -139,8 +137,7 @@ UNEVEN = frozenset({"all_to_all"})
 UNSAID = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(msgspec.Struct, frozen=True, kw_only=True):
     """The calls of one group that all its ranks hold.
 
     Attributes:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal["persistent", "rotating", "periodic", "single", "none", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonCalls:
+class CommonCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The n synchronising calls of one group that all its k ranks hold; times from durations alone, no clocks compared.
 
     Attributes:
@@ -41,8 +40,7 @@ class CommonCalls:
         return len(self.step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossRankGroup:
+class CrossRankGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One process group over all ranks that have calls in it.
 
     Attributes:
@@ -63,8 +61,7 @@ class CrossRankGroup:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLateness:
+class StepLateness(msgspec.Struct, frozen=True, kw_only=True):
     """Lateness per step and rank over all groups: s whole steps whose calls are all judged, r ranks.
 
     Attributes:
@@ -80,8 +77,7 @@ class StepLateness:
     step_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateStep:
+class LateStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step in which one rank was late far beyond its usual."""
 
     step: int
@@ -90,8 +86,7 @@ class LateStep:
     cause: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stragglers:
+class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
     """Who keeps the others waiting.
 
     Attributes:
@@ -118,8 +113,7 @@ class Stragglers:
     events: tuple[LateStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CameLast:
+class CameLast(msgspec.Struct, frozen=True, kw_only=True):
     """One rank came last to `times` of its `of` common calls, whether or not that is a pattern.
 
     Attributes:
@@ -132,8 +126,7 @@ class CameLast:
     waited_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockOffset:
+class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
     """What to subtract from a rank's times to draw them on the first rank's axis. For drawing only.
 
     Attributes:
@@ -154,8 +147,7 @@ class ClockOffset:
         return unix_ns - self.offset_ns - round(self.drift * (unix_ns - self.at_ns))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossRank:
+class CrossRank(msgspec.Struct, frozen=True, kw_only=True):
     """All ranks of one job, compared.
 
     Attributes:

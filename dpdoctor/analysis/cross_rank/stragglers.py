@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import count
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dpdoctor import units
@@ -58,8 +59,7 @@ BEYOND = 2.0
 Cause = Callable[[int, list[int]], str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Late:
+class _Late(msgspec.Struct, frozen=True, kw_only=True):
     """The late steps: their numbers, who came last, by how much, all of one length."""
 
     step: NDArray[np.int64]
@@ -244,8 +244,7 @@ def _span_ns(groups: Sequence[CrossRankGroup], calls: RankCalls) -> int:
 KINDS = ("gc", "checkpoint", "compile", "evaluation", "inference")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
     """One event of a rank; times on the axis of its trace."""
 
     kind: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+import msgspec
 
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.windows import NS, RankWindow, Window
@@ -14,8 +15,7 @@ from dpdoctor.loading import BatchRecord
 from dpdoctor.records import FULL, Launch, Loader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowFeed:
+class WindowFeed(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank's loader did in one window.
 
     Attributes:
@@ -47,8 +47,7 @@ class WindowFeed:
         return sum(min(end, end_ns) - max(begin, begin_ns) for begin, end in spans) * NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
     """The loader that fed the training in one launch: `windows` has one entry per window, with all ranks.
 
     `disturbed`: other processes took cores meanwhile, and the ranks missed them.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+
+import msgspec
 
 from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.loader import facts
@@ -27,8 +28,7 @@ class UnknownError(ValueError):
     """Something that the simulation needs was not measured; the message says what."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One full window of one rank: seconds of its fetches and of its own work between asks, in their order.
 
     As they would be with a core for every thread.
@@ -38,8 +38,7 @@ class Block:
     compute: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One loader and its training loop, as measured in `blocks` under `setting`.
 
     `send` and `receive` are simulate.Times', the seconds of one hand-off.

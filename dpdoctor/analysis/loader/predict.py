@@ -6,15 +6,15 @@ fetches that take far longer than the others are told apart.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
@@ -42,8 +42,7 @@ SETTLE = 4
 MODEL_ERROR = 0.30
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(msgspec.Struct, frozen=True, dict=True):
     """One setting as it was measured, with its step: others are simulated from the same times, it comes out as it was.
 
     Two blocks or more are drawn anew for each replicate, whole, so that what varies from window to window counts.
@@ -108,8 +107,7 @@ class Basis:
         return _times(self.step, ratios, model)
 
 
-@dataclass(frozen=True, slots=True)
-class Predictor:
+class Predictor(msgspec.Struct, frozen=True):
     """Predicts from one mode's measurements, and so that the present setting comes out as it was measured.
 
     `tried`: what one worker did, where the script has none. All that its process and the training cost each other is
@@ -216,11 +214,11 @@ def tried(
     found = feed(launch, ablation=ABLATION)
     if step is None or step.value is None or found is None:
         return None
-    loader = dataclasses.replace(found.loader, num_workers=1, prefetch_factor=DEFAULT_PREFETCH, in_order=True)
+    loader = replace(found.loader, num_workers=1, prefetch_factor=DEFAULT_PREFETCH, in_order=True)
     try:
-        beside = measured(dataclasses.replace(found, loader=loader, disturbed=disturbed), launch, header)
+        beside = measured(replace(found, loader=loader, disturbed=disturbed), launch, header)
     except UnknownError:
         return None
     # Cores were counted in the full windows alone.
-    cores = dataclasses.replace(present.cores, fetch=beside.cores.fetch)
-    return Basis(dataclasses.replace(beside, cores=cores), step)
+    cores = replace(present.cores, fetch=beside.cores.fetch)
+    return Basis(replace(beside, cores=cores), step)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from dpdoctor.analysis.base import stats
@@ -22,8 +22,7 @@ _DATA_WAIT = PHASES.index("data_wait")
 READ_TO_ITS_END = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restarts:
+class Restarts(msgspec.Struct, frozen=True, kw_only=True):
     """The beginnings that were seen in measured windows, beside steps in which nothing begins, the usual ones.
 
     Attributes:

@@ -13,11 +13,11 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cores:
+class Cores(msgspec.Struct, frozen=True, kw_only=True):
     """The cores that one rank and its workers share, and what each of their activities takes of them.
 
     Attributes:
@@ -79,8 +79,7 @@ class Cores:
 Paces = Sequence[tuple[float, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a script sets of its loader. Without workers `prefetch_factor` says nothing."""
 
     num_workers: int
@@ -88,8 +87,7 @@ class Setting:
     in_order: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class Times(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, as they are while nobody contends for a core; both sequences start over when they end.
 
     Attributes:
@@ -109,8 +107,7 @@ class Times:
             raise ValueError("there must be a fetch and a step to simulate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds per batch, contention for cores included.
 
     `step` is from ask to ask, `wait` the part of it until the batch is there; `fetch`, `compute` are what each took.

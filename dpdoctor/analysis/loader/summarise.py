@@ -6,9 +6,10 @@ processes, and that alone may make them faster: a control with as many processes
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
@@ -23,7 +24,7 @@ from dpdoctor.spec import BASELINE, RunHeader
 
 def as_many_processes(baseline: Measured, num_workers: int, world_size: int) -> Setting:
     """Return the baseline's setting with as many loader processes as all ranks of a mode have together."""
-    return dataclasses.replace(baseline.setting, num_workers=world_size * num_workers)
+    return replace(baseline.setting, num_workers=world_size * num_workers)
 
 
 PREFETCH_FACTORS = (1, 2, 4, 8)
@@ -36,8 +37,7 @@ LEAST_FETCH_CORES = 0.05
 SHM_MARGIN = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes on the fullest node. None: not known, and so no limit.
 
     Attributes:
@@ -111,8 +111,7 @@ def _most(samples: Iterable[Sample], name: str) -> float | None:
 _ITERABLE_SAMPLER = "_InfiniteConstantSampler"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fed:
+class _Fed(msgspec.Struct, frozen=True, kw_only=True):
     """One mode whose loader was recorded. `predictor` None: `reason` says what is missing."""
 
     launch: LaunchFacts
@@ -140,7 +139,7 @@ def with_loaders(
     }
     fed = {name: one for name, one in found.items() if one is not None}
     summaries = {name: _summary(one, fed.get(BASELINE), header) for name, one in fed.items()}
-    return {name: dataclasses.replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
+    return {name: replace(mode, loader=summaries.get(name)) for name, mode in modes.items()}
 
 
 def _fed(
@@ -149,7 +148,7 @@ def _fed(
     found = feed(launch) if launch is not None and mode.status != "failed" else None
     if launch is None or found is None:
         return None
-    found = dataclasses.replace(found, disturbed=disturbed)
+    found = replace(found, disturbed=disturbed)
     predictor, reason = None, ""
     try:
         predictor = _predictor(found, launch, mode, header)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis.comparison import Comparison, Fact, ModeState
@@ -20,8 +21,7 @@ _SETTINGS = ("dpdoctor", "host", "seed", "launches_per_mode", "ablations")
 _TRACED = ("traced_devices",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
     """Something that the figures depend on. `grave`: a change of a figure may well be due to it."""
 
     title: str

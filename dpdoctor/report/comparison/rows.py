@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis.comparison import (
@@ -59,8 +60,7 @@ _MAIN = ("throughput", "step", "traced_step")
 _TONES = {True: "good", False: "bad"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one mode in every run.
 
     Attributes:

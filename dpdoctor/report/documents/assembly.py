@@ -5,9 +5,10 @@ Cards and the views that draw what they are about lead to each other.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from dpdoctor.report.blocks import (
     Absent,
@@ -39,7 +40,7 @@ def parts(sections: Sequence[Section[Subject]], subject: Subject) -> list[Part]:
         missing += absent
     if missing:
         last = found[-1]
-        found[-1] = dataclasses.replace(last, views=(*last.views, _not_measured(missing)))
+        found[-1] = replace(last, views=(*last.views, _not_measured(missing)))
     return _linked(found)
 
 
@@ -79,7 +80,7 @@ def _parted(blocks: Sequence[Block], mode: str = "") -> tuple[tuple[Block, ...],
             inner, absences = _parted(block.blocks, block.mode if isinstance(block, OfMode) else mode)
             missing += absences
             if inner:
-                kept.append(dataclasses.replace(block, blocks=inner))
+                kept.append(replace(block, blocks=inner))
         else:
             kept.append(block)
     return tuple(kept), missing
@@ -114,24 +115,24 @@ def _linked(parts: Sequence[Part]) -> list[Part]:
     def settled(block: Block, mode: str = "") -> Block:
         if isinstance(block, OfMode | Fold | Grid):
             of = block.mode if isinstance(block, OfMode) else mode
-            return dataclasses.replace(block, blocks=tuple(settled(inner, of) for inner in block.blocks))
+            return replace(block, blocks=tuple(settled(inner, of) for inner in block.blocks))
         if not isinstance(block, Card) or not block.seen_in:
             return block
         if block.seen_in not in shown:
-            return dataclasses.replace(block, seen_in="")
+            return replace(block, seen_in="")
         found.setdefault(block.seen_in, []).append((f"{mode}: {block.title}" if mode else block.title, block.anchor))
         place = f"{block.seen_in}-{mode}"
-        return dataclasses.replace(block, seen_in=place if place in places else block.seen_in)
+        return replace(block, seen_in=place if place in places else block.seen_in)
 
     def with_blocks(view: Shown) -> Shown:
-        return dataclasses.replace(view, blocks=tuple(map(settled, view.blocks)))
+        return replace(view, blocks=tuple(map(settled, view.blocks)))
 
-    drawn = [dataclasses.replace(part, views=tuple(map(with_blocks, part.views))) for part in parts]
+    drawn = [replace(part, views=tuple(map(with_blocks, part.views))) for part in parts]
 
     def with_cards(view: Shown) -> Shown:
-        return dataclasses.replace(view, cards=tuple(found.get(view.name, ())))
+        return replace(view, cards=tuple(found.get(view.name, ())))
 
-    return [dataclasses.replace(part, views=tuple(map(with_cards, part.views))) for part in drawn]
+    return [replace(part, views=tuple(map(with_cards, part.views))) for part in drawn]
 
 
 def _places(view: Shown) -> Iterator[str]:

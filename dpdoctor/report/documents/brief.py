@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Headline, Table
@@ -17,8 +18,7 @@ from dpdoctor.report.words.costliest import Bottleneck, costliest, left_to_the_r
 from dpdoctor.report.words.first_screen import first_screen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """What gave no figures and why, in a sentence, with the last lines that were printed there."""
 
     tone: str
@@ -26,8 +26,7 @@ class Trouble:
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brief:
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
     """A run in short. Text from the run is in it as it was recorded; whoever shows it must escape it.
 
     Attributes:

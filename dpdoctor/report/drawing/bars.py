@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
@@ -13,8 +14,7 @@ from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import clipped, figure_text, with_interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """One bar; its figure is known."""
 
     name: str
@@ -48,8 +48,7 @@ MOST_ROWS = 32
 LONGEST_NAME = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackedBar:
+class StackedBar(msgspec.Struct, frozen=True, kw_only=True):
     """One bar: the share of each part, and how long that is; a part that is missing is unknown, or nothing."""
 
     name: str
@@ -57,8 +56,7 @@ class StackedBar:
     amounts: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One colour of the bars: its key in a row, its name and (colour, ink on it)."""
 
     key: str

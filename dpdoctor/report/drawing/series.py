@@ -5,12 +5,13 @@ More sources than one picture can show become their lowest, middle and highest r
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+
+import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Sample
@@ -41,8 +42,7 @@ _SUFFIXES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """One value of one source over time. `y` is in the panel's unit; None where a reading lacks it."""
 
     source: str
@@ -56,8 +56,7 @@ class Curve:
         return [value for value in self.y if value is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
     """All curves that share an axis: one kind of source (host, rank, gpu, ...) and one unit."""
 
     kind: str
@@ -152,7 +151,7 @@ def grouped(panel: Panel) -> tuple[Panel, str]:
     drawn = sorted(curves, key=lambda curve: max(curve.known, default=0.0), reverse=True)[: charts.MOST_SERIES]
     if len(drawn) < len(curves):
         words.append(f"Drawn: the {len(drawn)} that reach highest, of {len(curves)}.")
-    return dataclasses.replace(panel, curves=tuple(drawn)), " ".join(words)
+    return replace(panel, curves=tuple(drawn)), " ".join(words)
 
 
 def _by_reading(panel: Panel) -> dict[tuple[str, str], list[Curve]]:

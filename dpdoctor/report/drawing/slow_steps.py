@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Rank
@@ -35,8 +36,7 @@ RULE = (
 NONE = "No measured step stands out."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlier:
+class Outlier(msgspec.Struct, frozen=True, kw_only=True):
     """One step that stood out on one or more ranks, the longest first."""
 
     ranks: tuple[SlowStep, ...]

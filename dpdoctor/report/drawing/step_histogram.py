@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from dpdoctor import units
@@ -26,8 +26,7 @@ MOST_NAMED = 8
 LEAST_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bins:
+class Bins(msgspec.Struct, frozen=True, kw_only=True):
     """Steps by their length.
 
     Attributes:

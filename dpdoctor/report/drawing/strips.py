@@ -6,8 +6,9 @@ One of them says why GPUs ran below their clocks: a row per reason, a mark for e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Sample
@@ -24,8 +25,7 @@ LINE_CHARACTERS = 44
 FONT_PX = 11
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strip:
+class Strip(msgspec.Struct, frozen=True, kw_only=True):
     """One strip: its name, its curves with (colour, name) of each, and what its y axis has besides."""
 
     title: str

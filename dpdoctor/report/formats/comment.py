@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.redact import printable
@@ -64,8 +65,7 @@ PARAGRAPHS = "\n\n"
 _ROOM_FOR_LEFT_OUT = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Items of one kind, of which as many are shown, whole, as there is room for; `head` stands before the first."""
 
     noun: str

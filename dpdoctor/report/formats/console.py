@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
@@ -36,8 +36,7 @@ class _Wrapper(textwrap.TextWrapper):
         return [part for word in words for part in (_SLASH.split(word) if len(word) > room else (word,))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wrapped:
+class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
     """A paragraph whose first `head` characters are styled; what follows the first line is indented."""
 
     text: str

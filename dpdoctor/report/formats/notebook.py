@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dpdoctor.analysis import Diagnosis, ModeSummary, RunSummary
 from dpdoctor.redact import printable
@@ -14,7 +13,6 @@ from dpdoctor.report.traces.traced import is_trace_run
 from dpdoctor.report.words import standing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoadedRun:
     """What `dpdoctor.load` returns: a run that a notebook shows with its verdict, modes and costliest bottlenecks.
 
@@ -22,7 +20,8 @@ class LoadedRun:
         analysis: everything that the report reads, the records of every rank included.
     """
 
-    analysis: Diagnosis
+    def __init__(self, *, analysis: Diagnosis) -> None:
+        self.analysis = analysis
 
     @property
     def summary(self) -> RunSummary:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.gate.model import GateResult, Outcome
@@ -24,8 +25,7 @@ _COMMANDS: dict[Outcome, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Note:
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     message: str
     line: str | None = None

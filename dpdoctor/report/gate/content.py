@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
@@ -221,8 +222,7 @@ def _counter_row(mode: str, item: Difference) -> tuple[Cell, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class Content(msgspec.Struct, frozen=True, kw_only=True):
     """A gate in plain text. Text from a run or a baseline is in it as it was; whoever shows it must escape it.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from xml.etree import ElementTree as ET
+
+import msgspec
 
 from dpdoctor.gate.model import GateResult, Outcome
 from dpdoctor.redact import printable
@@ -18,8 +19,7 @@ LONGEST_MESSAGE = 300
 _TAGS: dict[Outcome, str] = {"regressed": "failure", "inconclusive": "error", "refused": "error"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Case(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     outcome: Outcome

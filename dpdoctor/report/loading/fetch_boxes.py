@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dpdoctor import units
@@ -19,8 +19,7 @@ MOST_POINTS = 5
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class Box(msgspec.Struct, frozen=True, kw_only=True):
     """The fetches of one process, or of all processes of one rank, in seconds: QUANTILES, and the longest beyond."""
 
     name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dpdoctor import units
@@ -35,8 +35,7 @@ NO_FIT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(msgspec.Struct, frozen=True, kw_only=True):
     """All calls of one size: bandwidths are algbw in bytes per second, size over duration (nccl-tests).
 
     Attributes:
@@ -49,8 +48,7 @@ class Point:
     best: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One operation in groups of one size, the smallest call first.
 
     `fit` is the one rank's fit whose bandwidth is the middle one; None: no rank has one. `rank` is its name.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis.cross_rank import ClockOffset
@@ -38,8 +39,7 @@ _PHASE_COLORS = dict(
 ROW = 19  # pixels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drawn:
+class _Drawn(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's step; `offset_ns`: where its begin lies on the axis."""
 
     rank: TracedRank
@@ -47,8 +47,7 @@ class _Drawn:
     offset_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the picture: the lanes on it, each with the time at which its step begins."""
 
     name: str

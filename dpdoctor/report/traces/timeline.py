@@ -8,8 +8,9 @@ Every mode begins at zero, so that modes stand below each other and can be compa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
@@ -29,8 +30,7 @@ MOST_SLICES = 200_000
 US = 1e-3  # microseconds per nanosecond: the unit of the format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axis:
+class _Axis(msgspec.Struct, frozen=True, kw_only=True):
     """Where a rank's times lie on the axis of its mode. `begin_ns` is the axis' zero."""
 
     base_ns: int
@@ -43,8 +43,7 @@ class _Axis:
         return (unix_ns if self.clock is None else self.clock.shift(unix_ns)) - self.begin_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slice:
+class _Slice(msgspec.Struct, frozen=True, kw_only=True):
     """Something that lasts."""
 
     name: str

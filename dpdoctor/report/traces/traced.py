@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.analysis import TRACE_MODE, Diagnosis, ModeSummary
 from dpdoctor.analysis.base.launch_facts import shown
@@ -21,16 +22,14 @@ LONGEST_NAME = 32
 MOST_NAMES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedRank:
+class TracedRank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's digest; `name` is its number or, where the trace does not say it, its file. No two are alike."""
 
     name: str
     digest: Digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedMode:
+class TracedMode(msgspec.Struct, frozen=True, kw_only=True):
     """The traces of the launch that speaks for a mode; at least one."""
 
     mode: str

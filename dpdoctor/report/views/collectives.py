@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
@@ -44,8 +45,7 @@ BANDWIDTH = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Size:
+class _Size(msgspec.Struct, frozen=True, kw_only=True):
     """All calls of one operation, size and number of ranks, over the ranks that are here."""
 
     rows: tuple[CollectiveSize, ...]

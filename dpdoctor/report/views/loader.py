@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Figure, LoaderSummary, ModeSummary
@@ -186,7 +187,7 @@ def _transforms(loader: LoaderSummary) -> Iterator[Chart | Absent]:
         how_to_read="One bar is one callable of the chain of transforms, in the order in which they are called.",
     )
     shares = " ".join(f"{found.name} is {units.share(found.share)} of loading." for found in known)
-    yield dataclasses.replace(chart, alternative=f"{chart.alternative} {shares}")
+    yield replace(chart, alternative=f"{chart.alternative} {shares}")
 
 
 def _ready(loader: LoaderSummary) -> Iterator[Chart | Absent]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import FULL, Diagnosis, MemoryRecord, Rank
@@ -20,8 +21,7 @@ OWN_KINDS = ("warmup", "measure")
 UNKNOWN_ON_CPU = "torch counts neither on the CPU"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """What memory is taken by; `of` returns its bytes, None where they were not measured."""
 
     name: str

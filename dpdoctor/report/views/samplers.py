@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Rank, Sample
@@ -135,7 +136,7 @@ def _chart(
 
 def _drawn(panel: Panel) -> Panel:
     """Return the curves to draw: not how much there is of something, which stays as it is."""
-    return dataclasses.replace(panel, curves=tuple(curve for curve in panel.curves if not _ALWAYS.fullmatch(curve.key)))
+    return replace(panel, curves=tuple(curve for curve in panel.curves if not _ALWAYS.fullmatch(curve.key)))
 
 
 def _with_steps(named: NamedLaunch) -> list[Rank]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor.analysis import Figure, Finding, RunSummary
 from dpdoctor.report.text import clipped, listed, listed_figures, mode_label
@@ -15,8 +16,7 @@ LONGEST_TITLE, LONGEST_REMEDY = 120, 80
 SAID = frozenset({"parallelism_not_worth_it"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
     """A remedy in a few words, and what it gives in one mode; `basis` is Finding.speedup_basis."""
 
     mode: str

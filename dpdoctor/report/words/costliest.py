@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, RunSummary
@@ -12,8 +13,7 @@ from dpdoctor.report.text import mode_label, with_interval
 from dpdoctor.report.words import diagnosis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Treatment:
+class Treatment(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about a bottleneck in some of the modes.
 
     Attributes:
@@ -28,8 +28,7 @@ class Treatment:
     code: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bottleneck:
+class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
     """One bottleneck with all modes that have it; `tone` is that of the first of them."""
 
     title: str

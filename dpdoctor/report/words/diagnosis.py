@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dpdoctor.analysis import Finding, Inconclusive, RunSummary
 from dpdoctor.report.text import figure_text, with_interval
@@ -21,8 +21,7 @@ STATUS_TONES = {"confirmed": "good", "inferred": "plain", "refuted": "muted"}
 _PART = {"data_starved": DATA, "exposed_communication": COMMUNICATION, "no_overlap": COMMUNICATION}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Findings by what a reader does with them, each costliest first.
 
     Attributes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, Inconclusive, ModeSummary, RunSummary
@@ -60,8 +61,7 @@ _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bo
 _SIGNS = {"measured": "", "predicted": "~", "at most": AT_MOST}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeRow:
+class ModeRow(msgspec.Struct, frozen=True, kw_only=True):
     """One mode as the first screen compares it.
 
     Attributes:
@@ -85,8 +85,7 @@ class ModeRow:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opportunity:
+class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to change, with all modes that it helps.
 
     Attributes:
@@ -112,8 +111,7 @@ class Opportunity:
     anchor: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstScreen:
+class FirstScreen(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader sees first.
 
     Attributes:

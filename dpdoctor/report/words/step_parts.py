@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
@@ -18,8 +19,7 @@ AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 _ABLATION = "no_comm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPart:
+class StepPart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a step.
 
     Attributes:

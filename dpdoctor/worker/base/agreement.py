@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
 from datetime import timedelta
 from typing import NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import astuple
 
 from dpdoctor import units
 from dpdoctor.records import FULL

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.records import FULL
@@ -50,8 +51,7 @@ TOO_LITTLE = (
 IN_VAIN = ", and an experiment waited {} in vain"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive steps between two edges: `skip` uncounted ones, then `num_steps` counted ones."""
 
     kind: str
@@ -61,8 +61,7 @@ class Segment:
     num_steps: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the ranks found in the segment that ends: the slowest rank's median step, the deepest loader queue.
 
     `elapsed_s`: since the first step, which sets up much. `lost_s`: what ablations waited in vain meanwhile.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dpdoctor.records import Check, Counters
 
 if TYPE_CHECKING:
@@ -45,8 +47,7 @@ class WrapOptions:
     warn: Callable[[str], None] = _unheard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the proof of conversion is judged on, gathered over all ranks after one profiled step.
 
     Attributes:

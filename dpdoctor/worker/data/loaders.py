@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import random
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -284,7 +284,7 @@ class Loaders:
         evaluates = rule == self._rule and self._evaluates(loader, record)
         if evaluates:
             rule = "whole"
-            record = dataclasses.replace(record, rule=rule, note=IN_EVAL_MODE)
+            record = replace(record, rule=rule, note=IN_EVAL_MODE)
         vars(loader)[_RULE] = rule
         self._prefetch = max(self._prefetch, loader.num_workers * (loader.prefetch_factor or 0))
         # One that the script iterates at two lines is one; with another rule it gives other batches.
@@ -392,10 +392,7 @@ class Loaders:
 
     def records(self) -> tuple[Loader, ...]:
         """Return the loaders that were iterated, in order; their places are the numbers that `Tally` knows them by."""
-        return tuple(
-            dataclasses.replace(record, rebuilt=self._is_rebuilt(number))
-            for (record, _), number in self._numbers.items()
-        )
+        return tuple(replace(record, rebuilt=self._is_rebuilt(number)) for (record, _), number in self._numbers.items())
 
     def trained_in_vain(self) -> str | None:
         """Return which loader is trained on that seemed to be one for evaluations; None: there is none."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
@@ -102,7 +102,7 @@ class Proof:
 
     def counters(self, inputs: Sequence[torch.Tensor]) -> Counters:
         """Return what the step did; `inputs` are the tensors that entered its first forward."""
-        return dataclasses.replace(
+        return replace(
             self._profile.counters(inputs),
             syncs=self._syncs.found(),
             h2d_bytes=self._copies.num_bytes,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.gate.model import Pair
 
@@ -22,8 +21,7 @@ STEP_UNIT_S = 1e-5
 Side = Literal["base", "head"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """How the launches of a pool were made.
 
     Attributes:
@@ -45,8 +43,7 @@ class Origin:
     sizes: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
     """One launch.
 
     Attributes:
@@ -71,8 +68,7 @@ class Launched:
         return STEP_UNIT_S * fmean(self.windows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPair:
+class PoolPair(msgspec.Struct, frozen=True, kw_only=True):
     """Two launches next to each other, in the order in which they ran."""
 
     first: Launched
@@ -100,8 +96,7 @@ class PoolPair:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """All pairs that were recorded, in their order."""
 
     origin: Origin
@@ -148,4 +143,4 @@ def append(path: Path, pair: Iterable[Launched]) -> None:
 
 def renamed(launched: Launched, side: Side) -> Launched:
     """Return a launch as that of the other side."""
-    return dataclasses.replace(launched, side=side)
+    return replace(launched, side=side)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from dpdoctor.loading import BatchRecord, HandOff, TransformTime
 from dpdoctor.records import (
@@ -192,7 +193,7 @@ def _conversion(mode: str) -> Conversion:
     )
     if mode == "single":
         return single
-    return dataclasses.replace(single, proof=(Check(name="parameters equal", ok=True, text="equal on all ranks"),))
+    return replace(single, proof=(Check(name="parameters equal", ok=True, text="equal on all ranks"),))
 
 
 def _counters(world_size: int) -> Counters:

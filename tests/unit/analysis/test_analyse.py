@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from random import Random
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, LEFT_OUT, NO_OPTIMIZER, OF_WINDOWS, TRACES_ALONE, rank_traces
@@ -115,7 +115,7 @@ class TestSamples:
         assert "loader" in mode.batch.source
 
     def test_without_a_loader_the_forwards_count(self) -> None:
-        steps = [msgspec.structs.replace(s, samples_drawn=0) for s in self.STEPS]
+        steps = [replace(s, samples_drawn=0) for s in self.STEPS]
         mode = single(launch(rank(steps, [window(400)])))
         assert mode.throughput.value == pytest.approx(200)
         assert "forward" in mode.batch.source
@@ -146,8 +146,8 @@ class TestIntervals:
     def test_one_launch_of_a_calibrated_workload_speaks_of_launches_too(self) -> None:
         one = launch(rank([step(100), step(110, window=2)], [window(100), window(110, window=2)]))
         known, within = run({"single": [one]}), single(one)
-        header = dataclasses.replace(known.header, launch_spread={"single": 0.1})
-        found = analyse(dataclasses.replace(known, header=header)).summary.modes["single"]
+        header = replace(known.header, launch_spread={"single": 0.1})
+        found = analyse(replace(known, header=header)).summary.modes["single"]
         assert found.step.value == within.step.value
         assert (found.step.scope, found.throughput.scope) == ("calibrated", "calibrated")
         half = within.step.high - within.step.value
@@ -156,8 +156,8 @@ class TestIntervals:
     def test_several_launches_speak_for_themselves_though_the_workload_is_calibrated(self) -> None:
         launches = [launch(even_rank(ms), number=n) for n, ms in enumerate((100, 110), 1)]
         known = run({"single": launches}, repeat=2)
-        header = dataclasses.replace(known.header, launch_spread={"single": 0.1})
-        found = analyse(dataclasses.replace(known, header=header)).summary.modes["single"]
+        header = replace(known.header, launch_spread={"single": 0.1})
+        found = analyse(replace(known, header=header)).summary.modes["single"]
         assert found.step == single(*launches, repeat=2).step
 
     def test_a_launch_that_measured_nothing_is_no_launch_of_the_figure(self) -> None:
@@ -236,7 +236,7 @@ class TestEpoch:
 
     def test_an_epoch_has_as_many_edges_as_evaluations_run_in_it(self) -> None:
         # One step in four has an evaluation.
-        steps = [msgspec.structs.replace(s, step=n) for n, s in enumerate([*self.STEADY, self.EDGE] * 2, 1)]
+        steps = [replace(s, step=n) for n, s in enumerate([*self.STEADY, self.EDGE] * 2, 1)]
         mode = single(launch(rank(steps, [window(1200)], steps_per_epoch=100)))
         assert mode.epoch_s.value == pytest.approx(75 * 0.1 + 25 * 0.3)
         assert mode.throughput_all_steps.value == pytest.approx(8 * 32 / 1.2)
@@ -252,7 +252,7 @@ class TestEpoch:
         assert "edge is left out" in str(mode.epoch_s.reason)
 
     def test_the_interval_scales_with_the_steps_and_moves_with_the_edge(self) -> None:
-        steps = [step(100), step(110, window=2), msgspec.structs.replace(self.EDGE, window=2)]
+        steps = [step(100), step(110, window=2), replace(self.EDGE, window=2)]
         mode = single(launch(rank(steps, [window(100), window(410, window=2)], steps_per_epoch=11)))
         assert numbers(mode.epoch_s) == pytest.approx([10 * x + 0.3 for x in numbers(mode.step)])
 
@@ -273,8 +273,8 @@ class TestEpoch:
 
     def test_on_a_gpu_traced_steps_with_an_edge_tell_nothing_of_the_profiler(self) -> None:
         made = ahead((200, None), (300, 102))
-        windows = (made.windows[0], dataclasses.replace(made.windows[1], kind="trace"))
-        mode = single(launch(dataclasses.replace(made, windows=windows)))
+        windows = (made.windows[0], replace(made.windows[1], kind="trace"))
+        mode = single(launch(replace(made, windows=windows)))
         assert "in the traced steps" in str(mode.profiler_overhead.reason)
 
     @pytest.mark.parametrize(("length", "reason"), [(None, "length of an epoch"), (10**10, "no real end")])
@@ -395,7 +395,7 @@ class TestMissing:
         assert re.findall(r"\d+ ranks|rank \d+", str(mode.throughput.reason)) == ["2 ranks", "rank 1"]
 
     def test_a_rank_that_died_early_is_named(self) -> None:
-        dead = dataclasses.replace(even_rank(100, index=1), record=None, steps=(), windows=())
+        dead = replace(even_rank(100, index=1), record=None, steps=(), windows=())
         failed = launch(even_rank(100, world_size=2), dead, status="failed", reason="rank 1 was killed", failed_rank=1)
         mode = analyse(run({"ddp": [failed]}, {"ddp": 2})).summary.modes["ddp"]
         assert (mode.status, mode.throughput.reason) == ("failed", "rank 1 was killed")
@@ -439,7 +439,7 @@ class TestMissing:
 
 
 def test_a_run_of_traces_alone_says_what_it_is_and_of_how_many_ranks() -> None:
-    digests = [dataclasses.replace(digest, world_size=128) for digest in traced_runs.late_rank()]
+    digests = [replace(digest, world_size=128) for digest in traced_runs.late_rank()]
     mode = traced_runs.trace_run(*digests).summary.modes[TRACE_MODE]
     assert mode.world_size == 128
     assert {mode.throughput.reason, mode.step.reason, mode.profiler_overhead.reason} == {TRACES_ALONE}
@@ -452,17 +452,17 @@ WHOLE = DeviceTime(
 
 def test_every_device_of_every_rank() -> None:
     first, second = traced_runs.late_rank(2, 1)
-    second = dataclasses.replace(second, devices=(traced_runs.device(0), traced_runs.device(1)), notes=("a note",))
+    second = replace(second, devices=(traced_runs.device(0), traced_runs.device(1)), notes=("a note",))
     found = rank_traces([second, first])
     assert [trace.rank for trace in found] == [1, 0]
-    assert found[0].devices == (WHOLE, dataclasses.replace(WHOLE, device=1))
+    assert found[0].devices == (WHOLE, replace(WHOLE, device=1))
     assert (found[0].source, found[0].damage, found[0].notes) == (second.source, None, ("a note",))
 
 
 def test_a_training_thread_has_no_device_number() -> None:
     (digest,) = traced_runs.late_rank(1, 0)
-    (found,) = rank_traces([dataclasses.replace(digest, devices=(traced_runs.device(HOST),), damage="cut short")])
-    assert found.devices == (dataclasses.replace(WHOLE, device=None),)
+    (found,) = rank_traces([replace(digest, devices=(traced_runs.device(HOST),), damage="cut short")])
+    assert found.devices == (replace(WHOLE, device=None),)
     assert found.damage == "cut short"
 
 

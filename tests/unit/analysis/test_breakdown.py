@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base.traces import NO_STEPS, NONE_IN_COMMON, CommonSteps, Traces, common_steps
 from dpdoctor.analysis.breakdown import OF_ALL, PARTS, breakdown_shares, trace_breakdown, waiting_shares
@@ -16,12 +15,12 @@ def digest(*compute_ms: int) -> Digest:
     """Return a rank whose steps compute so long and idle for 10 ms; a quarter of that is not for data."""
     (found,) = traced_runs.late_rank(1, 0)
     parts = [traced_runs.device(steps=1, of=traced_runs.breakdown(ms, idle=10)) for ms in compute_ms]
-    device = dataclasses.replace(parts[0], steps=tuple(_numbered(part.steps[0], n) for n, part in enumerate(parts)))
-    return dataclasses.replace(found, devices=(device,))
+    device = replace(parts[0], steps=tuple(_numbered(part.steps[0], n) for n, part in enumerate(parts)))
+    return replace(found, devices=(device,))
 
 
 def _numbered(step: DeviceStep, number: int) -> DeviceStep:
-    return dataclasses.replace(step, step=number)
+    return replace(step, step=number)
 
 
 def test_a_share_is_all_of_a_part_over_all_of_the_time() -> None:
@@ -45,21 +44,21 @@ def test_it_is_the_budget_over_its_step() -> None:
 
 def test_without_a_whole_step_it_is_of_all_that_was_traced() -> None:
     (found,) = traced_runs.late_rank(1, 0)
-    shares = breakdown_shares(Traces([dataclasses.replace(found, devices=(traced_runs.device(steps=0),))]))
+    shares = breakdown_shares(Traces([replace(found, devices=(traced_runs.device(steps=0),))]))
     assert shares["compute"].value == pytest.approx(0.46)
     assert (shares["compute"].low, shares["compute"].reason) == (None, OF_ALL.format(NO_STEPS))
 
 
 def test_where_nothing_was_traced_there_are_no_shares() -> None:
     (found,) = traced_runs.late_rank(1, 0)
-    assert breakdown_shares(Traces([])) == breakdown_shares(Traces([dataclasses.replace(found, devices=())])) == {}
+    assert breakdown_shares(Traces([])) == breakdown_shares(Traces([replace(found, devices=())])) == {}
 
 
 def test_a_number_that_comes_twice_is_paired_where_it_does_so_everywhere() -> None:
     twice, once = digest(30, 90), digest(50, 30)
     (device,) = twice.devices
-    again = tuple(dataclasses.replace(step, step=0) for step in device.steps)
-    twice = dataclasses.replace(twice, devices=(dataclasses.replace(device, steps=again),))
+    again = tuple(replace(step, step=0) for step in device.steps)
+    twice = replace(twice, devices=(replace(device, steps=again),))
     assert len(common_steps([twice]).steps) == 2
     assert len(common_steps([twice, twice]).steps) == 2
     assert common_steps([twice, once]) == CommonSteps(steps=(), left_out=NONE_IN_COMMON)
@@ -69,7 +68,7 @@ def replayed(*without_ms: int) -> Digest:
     """Return a rank whose replayed step takes 100, 80 and 60 ms as it is."""
     steps_ns, without_ns = (tuple(ms * 1_000_000 for ms in found) for found in ((100, 80, 60), without_ms))
     of = Replay(num_steps=7, host_times=(1.0, 0.7, 0.4), step_ns=steps_ns, without_ns=without_ns)
-    return dataclasses.replace(digest(30), replay=of)
+    return replace(digest(30), replay=of)
 
 
 @pytest.mark.parametrize(

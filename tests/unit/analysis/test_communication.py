@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +20,7 @@ from tests.builders.specs import MS
 def ranks(*budgets: Breakdown) -> list[Digest]:
     """Return the traces of ranks whose steps are all like this."""
     made = traced_runs.late_rank(len(budgets), 0)
-    return [
-        dataclasses.replace(digest, devices=(traced_runs.device(of=of),))
-        for digest, of in zip(made, budgets, strict=True)
-    ]
+    return [replace(digest, devices=(traced_runs.device(of=of),)) for digest, of in zip(made, budgets, strict=True)]
 
 
 # Rank 1 comes last: what it communicates is transfer; rank 0 waits for it as well.
@@ -37,14 +33,14 @@ class TestExposedShare:
 
     def test_shares_are_of_total_time(self) -> None:
         steps = traced_runs.device().steps
-        longer = dataclasses.replace(steps[0], step=steps[0].step + 1, breakdown=traced_runs.breakdown(300))
-        device = dataclasses.replace(traced_runs.device(), steps=(steps[0], longer))
-        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,))
+        longer = replace(steps[0], step=steps[0].step + 1, breakdown=traced_runs.breakdown(300))
+        device = replace(traced_runs.device(), steps=(steps[0], longer))
+        digest = replace(traced_runs.late_rank(1, 0)[0], devices=(device,))
         found = exposed_share(Traces([digest]))
         assert (found.value, found.n) == (pytest.approx(31 * MS / (400 * MS)), 2)
 
     def test_without_steps_it_is_unknown(self) -> None:
-        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(steps=0),))
+        digest = replace(traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(steps=0),))
         assert exposed_share(Traces([digest])).reason == NO_STEPS
         assert exposed_share(Traces([])).reason == NO_TRACE
 
@@ -68,7 +64,7 @@ def traced(
     (digest,) = ranks(budget)
     (device,) = digest.devices
     steps = tuple(
-        dataclasses.replace(
+        replace(
             step,
             host_phases_ns={phase: ms * MS for phase, ms in phases_ms.items()},
             comm_host_ns={phase: ms * MS for phase, ms in (handling_ms or {}).items()},
@@ -76,18 +72,18 @@ def traced(
         for step in device.steps
     )
     phases_ns = tuple(UNTRACED_PHASES.get(phase, 0) * MS for phase in PHASES)
-    made = with_conversion(made, dataclasses.replace(made.record.conversion, num_threads=num_threads))
-    return dataclasses.replace(
+    made = with_conversion(made, replace(made.record.conversion, num_threads=num_threads))
+    return replace(
         made,
         steps=tuple(replace(step, phases_ns=phases_ns) for step in made.steps),
-        digest=dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),)),
+        digest=replace(digest, devices=(replace(device, steps=steps),)),
     )
 
 
 def with_conversion(of: Rank, conversion: Conversion) -> Rank:
     """Return the rank with another conversion."""
     assert of.record is not None
-    return dataclasses.replace(of, record=dataclasses.replace(of.record, conversion=conversion))
+    return replace(of, record=replace(of.record, conversion=conversion))
 
 
 # The profiler makes a step of 100 ms one of 125. Of them 25 only communicate; 20 communicate beside computing.
@@ -157,7 +153,7 @@ class TestRemovableShare:
         assert removable(launch(*timed, mode="native"), 2).total.value == pytest.approx(expected)
 
     def test_without_a_trace_it_is_unknown(self) -> None:
-        bare = [dataclasses.replace(one, digest=None) for one in (traced(WAITING), traced(TRACED, index=1))]
+        bare = [replace(one, digest=None) for one in (traced(WAITING), traced(TRACED, index=1))]
         assert [removable(launch(*bare), cores).total.reason for cores in (2, 8)] == [NO_TRACE, NO_TRACE]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.records import Launch, Sample
@@ -19,7 +18,7 @@ def launch(mode: str, others: float) -> Launch:
         Sample(at_ns=at_ns, source="host", values={"cpu_ratio": 1.0, "num_cpus": 2.0}),
         Sample(at_ns=at_ns + 1, source="rank0", values={"cpu_cores": 2.0 - others}),
     )
-    return dataclasses.replace(records.launch(rank, mode=mode), samples=samples)
+    return replace(records.launch(rank, mode=mode), samples=samples)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +34,9 @@ def test_no_speedup_is_given_of_a_mode_that_others_disturbed_or_over_such_a_base
     of_single: float, of_dp: float, reason: str | None
 ) -> None:
     run = records.run({"single": [launch("single", of_single)], "dp": [launch("dp", of_dp)]})
-    run = dataclasses.replace(run, header=records.header({"single": 1, "dp": 1}))
-    fingerprint = dataclasses.replace(run.header.fingerprint, cores=2)
-    run = dataclasses.replace(run, header=dataclasses.replace(run.header, fingerprint=fingerprint))
+    run = replace(run, header=records.header({"single": 1, "dp": 1}))
+    fingerprint = replace(run.header.fingerprint, cores=2)
+    run = replace(run, header=replace(run.header, fingerprint=fingerprint))
     found = analyse(run).summary.modes["dp"]
     assert (found.speedup.reason, found.scaling_efficiency.reason) == (reason, reason)
     assert (found.speedup.value is None) == bool(reason)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base import stats
@@ -49,11 +49,11 @@ def watched(
     samples: Sequence[Sample] = (),
     again: Sequence[Launch] = (),
 ) -> Analysis:
-    single = dataclasses.replace(launch(even_rank(ms, num_windows=2)), samples=tuple(samples))
+    single = replace(launch(even_rank(ms, num_windows=2)), samples=tuple(samples))
     ddp = [even_rank(ddp_ms, num_windows=2, index=index, world_size=2) for index in range(2)]
     modes = {"single": [single], "ddp": [launch(*ddp, mode="ddp")]}
     run = records.run(modes, {"ddp": 2})
-    return analyse(dataclasses.replace(run, bare=tuple(control), watched=tuple(again)))
+    return analyse(replace(run, bare=tuple(control), watched=tuple(again)))
 
 
 def test_it_is_what_a_step_takes_beyond_a_bare_one() -> None:
@@ -142,7 +142,7 @@ class TestTooMuch:
 
         def found(control: Sequence[Launch]) -> dict[str, str]:
             run = records.run({"single": [launch(steps(200, 90))]})
-            summary = diagnose(analyse(dataclasses.replace(run, bare=tuple(control)))).summary
+            summary = diagnose(analyse(replace(run, bare=tuple(control)))).summary
             said = {finding.rule: "found" for finding in summary.findings}
             return said | {item.rule: item.reason for item in summary.inconclusive}
 
@@ -208,7 +208,7 @@ class TestUnderNoise:
         run = records.run({"single": [single], "ddp": [ddp]}, {"ddp": 2})
         control = tuple(cls.launch_of(random, 100, "bare") for _ in range(3 + turns))
         again = tuple(cls.launch_of(random, 100 + cost_ms, "watched") for _ in range(turns))
-        return analyse(dataclasses.replace(run, bare=control, watched=again))
+        return analyse(replace(run, bare=control, watched=again))
 
     @pytest.mark.parametrize("turns", [0, 2])
     @pytest.mark.parametrize("cost_ms", [0.0, 3.0, 10.0])
@@ -254,7 +254,7 @@ class TestUnknown:
     ) -> None:
         ranks = [even_rank(100, observer_ns=1e6, index=index, world_size=2) for index in range(2)]
         run = records.run({**baseline, "ddp": [launch(*ranks, mode="ddp")]}, {"ddp": 2})
-        analysis = analyse(dataclasses.replace(run, bare=bare(100, 101) if baseline else ()))
+        analysis = analyse(replace(run, bare=bare(100, 101) if baseline else ()))
         share = analysis.summary.modes["ddp"].observer_overhead
         assert (share.value, share.reason) == (0.01, NO_BASELINE)
         (table,) = only(Table, build("overhead", analysis))
@@ -328,9 +328,9 @@ def test_a_baseline_that_runs_a_compiled_function_as_python_is_another_program_t
         (found,) = (run := watched(104, bare(99, 100, 101)).run).modes["single"]
         (only,) = found.ranks
         assert only.record is not None
-        record = only.record if of is None else dataclasses.replace(only.record, conversion=of)
-        single = dataclasses.replace(found, ranks=(dataclasses.replace(only, record=record),))
-        run = dataclasses.replace(run, modes={**run.modes, "single": (single,)})
+        record = only.record if of is None else replace(only.record, conversion=of)
+        single = replace(found, ranks=(replace(only, record=record),))
+        run = replace(run, modes={**run.modes, "single": (single,)})
         shares.append(analyse(run).summary.modes["single"].observer_overhead)
     assert shares[0].value == pytest.approx(4 / 104)
     assert shares[1].value is None

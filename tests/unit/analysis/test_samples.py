@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.base.windows import RankWindow, Window
@@ -36,7 +34,7 @@ def count(
 
 
 def taken(**changes: object) -> StepRecord:
-    return msgspec.structs.replace(STEP, **changes)
+    return replace(STEP, **changes)
 
 
 def text(found: Counting) -> str:
@@ -127,7 +125,7 @@ def native(several: int, alone: int, *, num_ranks: int = 2, ranks_alone: int = 1
     """Return mode native, ranks with so many samples a step each in 100 ms, beside one rank in 80 ms."""
     found = {}
     for name, size, drawn, ms in (("single", ranks_alone, alone, 80), ("native", num_ranks, several, 100)):
-        mode = dataclasses.replace(specs.mode_spec(name), launcher=("torchrun",))
+        mode = replace(specs.mode_spec(name), launcher=("torchrun",))
         device = f"CPU, {threads if name == 'single' else 1} threads"
         steps = [step(ms, samples_drawn=drawn) for _ in range(4)]
         ranks = [rank(steps, [window(4 * ms)], index=i, world_size=size, device=device) for i in range(size)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.slow_steps import LEAST_STEPS, slow_steps
 from dpdoctor.records import EventRecord, Rank, StepRecord
@@ -28,7 +28,7 @@ def rank(
     """Return a rank with one window of each ablation."""
     windows = [records.window(1000, window=number, ablation=ablation) for number, ablation in enumerate(ablations, 1)]
     made = records.rank([step for group in groups for step in group], windows, index=3)
-    return dataclasses.replace(made, events=tuple(events))
+    return replace(made, events=tuple(events))
 
 
 def numbers(of: Rank) -> list[int]:

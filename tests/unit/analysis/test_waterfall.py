@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor.analysis import (
     WATERFALL_TERMS,
@@ -82,9 +81,9 @@ def mode(step: float, *, num_devices: int = 2, rule: str = "per-device", **field
         "num_devices": num_devices,
         "world_size": num_devices,
         "scaling_efficiency": Figure(value=0.5, unit="ratio"),
-        "batch": msgspec.structs.replace(MEASURED.batch, rule=rule),
+        "batch": replace(MEASURED.batch, rule=rule),
     }
-    return dataclasses.replace(MEASURED, **{**known, **fields})
+    return replace(MEASURED, **{**known, **fields})
 
 
 def single(step: float, waits: float, **fields: object) -> ModeSummary:
@@ -160,12 +159,8 @@ class TestPlanted:
         one = single(step, step / 4)
         found = planted(one, dict.fromkeys(WATERFALL_TERMS, step / 10))
         known = {name: kept for name, kept in found.mode.ablations.items() if name not in unknown}
-        changed = dataclasses.replace(
-            found.mode, ablations=known, loader=None if "loader" in unknown else found.mode.loader
-        )
-        made = fall(
-            dataclasses.replace(found, mode=changed, rotating=UNKNOWN if "trace" in unknown else found.rotating), one
-        )
+        changed = replace(found.mode, ablations=known, loader=None if "loader" in unknown else found.mode.loader)
+        made = fall(replace(found, mode=changed, rotating=UNKNOWN if "trace" in unknown else found.rotating), one)
         assert total(made) == pytest.approx(found.mode.step.value, abs=1e-9)
         for name, figure in made.terms.items():
             told = figure.value is not None or name in made.sources["other"] or "in contention" in made.sources[name]
@@ -192,10 +187,8 @@ class TestDoubleCounting:
         one = single(0.100, 0.040)
         found = planted(one, {**NOTHING, "data_loading": 0.010})
         assert found.mode.loader is not None
-        without = dataclasses.replace(
-            found.mode.loader, num_workers=0, prefetch_factor=None, baseline_same_workers=None
-        )
-        made = fall(dataclasses.replace(found, mode=dataclasses.replace(found.mode, loader=without)), one)
+        without = replace(found.mode.loader, num_workers=0, prefetch_factor=None, baseline_same_workers=None)
+        made = fall(replace(found, mode=replace(found.mode, loader=without)), one)
         assert (made.terms["loader_processes"].value, made.sources["loader_processes"]) == (0.0, NO_MORE)
         assert made.terms["data_loading"].value == pytest.approx(0.010)
         assert "unknown" not in made.sources["other"]
@@ -205,10 +198,10 @@ class TestDoubleCounting:
         self, simulated: float, half: float, waits: float
     ) -> None:
         one = single(0.100, 0.040)
-        loader = dataclasses.replace(seconds(simulated, half), low=simulated - 2 * half)
+        loader = replace(seconds(simulated, half), low=simulated - 2 * half)
         rest = stats.combination([(1, seconds(waits, 0.003)), (-1, loader)], "s")
         made = fall(planted(one, NOTHING), one)
-        made = dataclasses.replace(made, terms={**made.terms, "loader_processes": loader, "data_loading": rest})
+        made = replace(made, terms={**made.terms, "loader_processes": loader, "data_loading": rest})
         told = told_apart(made)["data_loading"]
         assert (told.value, told.low, told.high) == pytest.approx((waits, waits - 0.003, waits + 0.003), abs=1e-9)
 
@@ -228,7 +221,7 @@ class TestUnknown:
 
     def test_without_a_trace_waiting_stays_in_transfer_and_that_is_said(self) -> None:
         found = planted(self.ONE, {**NOTHING, "slower_ranks": 0.030, "transfer": 0.010})
-        made = fall(dataclasses.replace(found, rotating=UNKNOWN), self.ONE)
+        made = fall(replace(found, rotating=UNKNOWN), self.ONE)
         assert made.terms["slower_ranks"].value is None
         assert made.terms["transfer"].value == pytest.approx(0.040)
         assert "occasional stragglers" in made.sources["transfer"]
@@ -241,12 +234,10 @@ class TestUnknown:
         assert made.sources["data_loading"].startswith("phase data_wait")
 
     def test_a_gpu_works_behind_its_host_whose_phases_tell_nothing(self) -> None:
-        ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in MEASURED.ranks)
+        ranks = tuple(replace(rank, device_type="cuda") for rank in MEASURED.ranks)
         found = planted(self.ONE, NOTHING)
         ablations = {name: kept for name, kept in found.mode.ablations.items() if name != "cached_batches"}
-        made = fall(
-            dataclasses.replace(found, mode=dataclasses.replace(found.mode, ablations=ablations, ranks=ranks)), self.ONE
-        )
+        made = fall(replace(found, mode=replace(found.mode, ablations=ablations, ranks=ranks)), self.ONE)
         assert made.terms["data_loading"].reason == "ablation cached_batches was not run"
 
     def test_fsdp_alone_cannot_tell_overhead_from_contention(self) -> None:
@@ -265,7 +256,7 @@ class TestUnknown:
         found = planted(self.ONE, {**NOTHING, "slower_compute": 0.02, "overhead": 0.01})
         copies = planted(self.ONE, {**NOTHING, "slower_compute": 0.02})
         assert fall(found, self.ONE, copies).terms["overhead"].value == pytest.approx(0.01)
-        edges = dataclasses.replace(copies, mode=dataclasses.replace(copies.mode, edges_are_steady=True))
+        edges = replace(copies, mode=replace(copies.mode, edges_are_steady=True))
         assert fall(found, self.ONE, edges).terms["overhead"].value is None
 
     def test_data_parallel_is_one_process(self) -> None:
@@ -288,12 +279,12 @@ class TestNone:
 
     @pytest.mark.parametrize("reason", ["the baseline failed", "the mode changed nothing that could be compared"])
     def test_a_mode_that_is_compared_with_nothing(self, reason: str) -> None:
-        alone = dataclasses.replace(self.FOUND.mode, scaling_efficiency=Figure(value=None, unit="ratio", reason=reason))
-        made = with_waterfall(dataclasses.replace(self.FOUND, mode=alone), single(0.1, 0.0), None)
+        alone = replace(self.FOUND.mode, scaling_efficiency=Figure(value=None, unit="ratio", reason=reason))
+        made = with_waterfall(replace(self.FOUND, mode=alone), single(0.1, 0.0), None)
         assert (made.waterfall, made.waterfall_reason) == (None, reason)
 
     def test_a_mode_without_ablations_on_a_gpu(self) -> None:
-        ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in MEASURED.ranks)
+        ranks = tuple(replace(rank, device_type="cuda") for rank in MEASURED.ranks)
         bare = Side(mode=mode(0.15, ranks=ranks), imbalance=UNKNOWN, rotating=UNKNOWN)
         assert with_waterfall(bare, single(0.1, 0.0), None).waterfall_reason == NO_ABLATIONS
 
@@ -301,9 +292,9 @@ class TestNone:
 def test_intervals_are_those_of_the_parts() -> None:
     one = single(0.100, 0.0)
     found = planted(one, {**NOTHING, "transfer": 0.010})
-    noisy = dataclasses.replace(found.mode.ablations["no_comm"], gain=seconds(0.010, 0.003))
-    changed = dataclasses.replace(found.mode, ablations={**found.mode.ablations, "no_comm": noisy})
-    transfer = fall(dataclasses.replace(found, mode=changed, rotating=seconds(0.0, 0.004)), one).terms["transfer"]
+    noisy = replace(found.mode.ablations["no_comm"], gain=seconds(0.010, 0.003))
+    changed = replace(found.mode, ablations={**found.mode.ablations, "no_comm": noisy})
+    transfer = fall(replace(found, mode=changed, rotating=seconds(0.0, 0.004)), one).terms["transfer"]
     assert (transfer.low, transfer.high) == pytest.approx((0.005, 0.015))
 
 
@@ -315,7 +306,7 @@ def share_of(segments_ms: np.ndarray, *, exposed: int = 100) -> float | None:
     """Return the wait by turns of ranks that work so long before the only call of each step."""
     made = digests(lockstep(segments_ms.astype(np.int64) * MS, [TRANSFER_MS * MS] * len(segments_ms)))
     device = traced_runs.device(of=traced_runs.breakdown(100 - exposed, exposed))
-    made = [dataclasses.replace(digest, devices=(device,)) for digest in made]
+    made = [replace(digest, devices=(device,)) for digest in made]
     return rotating_wait(compare_ranks(made), Traces(made)).value
 
 
@@ -349,8 +340,8 @@ def test_one_rank_has_nobody_to_wait_for() -> None:
 
 def test_traces_without_common_steps_tell_nothing() -> None:
     late = traced_runs.late_rank(2, 1)
-    outside = [dataclasses.replace(one.calls, step=(-1,) * len(one.calls.step)) for one in late]
-    alone = [dataclasses.replace(one, calls=calls) for one, calls in zip(late, outside, strict=True)]
+    outside = [replace(one.calls, step=(-1,) * len(one.calls.step)) for one in late]
+    alone = [replace(one, calls=calls) for one, calls in zip(late, outside, strict=True)]
     found = rotating_wait(compare_ranks(alone), Traces(alone))
     assert found.value is None
     assert "common calls" in str(found.reason)

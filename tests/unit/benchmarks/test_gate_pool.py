@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from tests.benchmarks.gate_pool import live, planting, pool, replay
@@ -106,7 +106,7 @@ class TestRules:
         assert rule.gate(unclear) == replay.Replayed(outcome="pass", pairs=20)
 
     def test_a_gate_that_cannot_judge_launches_nothing(self):
-        noisy = dataclasses.replace(noise(), run_cv=0.2, pair_sd=0.2)
+        noisy = replace(noise(), run_cv=0.2, pair_sd=0.2)
         rule = replay.rules(noisy)[0]
         assert rule.gate([pair(1.1)] * 20) == replay.Replayed(outcome="inconclusive", pairs=0)
 

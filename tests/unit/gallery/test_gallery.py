@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.records import RankRecord
@@ -24,8 +24,8 @@ REPOSITORY = Path("/somewhere/dpdoctor")
 def run(tmp_path: Path) -> Path:
     """Return a run directory as this machine would leave it."""
     header = records.header({"single": 1}, target=f"{REPOSITORY}/samples/gan.py", cwd=str(REPOSITORY))
-    fingerprint = dataclasses.replace(header.fingerprint, host=socket.gethostname())
-    rundir.write_json(tmp_path / rundir.HEADER, dataclasses.replace(header, fingerprint=fingerprint))
+    fingerprint = replace(header.fingerprint, host=socket.gethostname())
+    rundir.write_json(tmp_path / rundir.HEADER, replace(header, fingerprint=fingerprint))
     (tmp_path / "single" / "rank0").mkdir(parents=True)
     record = records.rank([], [], host=socket.gethostname(), reason=f"{Path.home()}/x.py and {REPOSITORY}/y.py").record
     rundir.write_json(tmp_path / "single" / "rank0" / rundir.RANK, record)

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.gate import against_baseline, calibration
@@ -31,7 +31,7 @@ def kept(tmp_path: Path) -> Path:
 
 def _kept(tmp_path: Path, noise: ModeNoise) -> Path:
     header = BASE.header
-    spec = dataclasses.replace(header.spec, cwd="/home/me", target="/home/me/train.py")
+    spec = replace(header.spec, cwd="/home/me", target="/home/me/train.py")
     calibration.keep(
         tmp_path / "kept",
         Calibration(
@@ -78,7 +78,7 @@ def test_slow_steps_that_come_only_now_and_then_keep_it_from_passing(kept: Path)
 
 
 def test_the_noise_of_another_pace_is_not_used(tmp_path: Path) -> None:
-    quick = dataclasses.replace(CALIBRATED, median_s=0.01)
+    quick = replace(CALIBRATED, median_s=0.01)
     found = gate(run(), _kept(tmp_path, quick))
     assert (found.outcome, found.modes) == ("refused", {})
     (refusal,) = (one for one in found.refusals if one.hard)
@@ -95,8 +95,8 @@ def test_without_a_calibration_nothing_is_judged(tmp_path: Path) -> None:
 
 def test_another_machine_is_refused_with_all_that_differs(kept: Path) -> None:
     other = run(1.2)
-    fingerprint = dataclasses.replace(other.header.fingerprint, cores=8, packages={"torch": "2.16.0"})
-    found = gate(dataclasses.replace(other, header=dataclasses.replace(other.header, fingerprint=fingerprint)), kept)
+    fingerprint = replace(other.header.fingerprint, cores=8, packages={"torch": "2.16.0"})
+    found = gate(replace(other, header=replace(other.header, fingerprint=fingerprint)), kept)
     assert (found.outcome, found.modes) == ("refused", {})
     assert {"cores", "torch", "calibration"} <= {refusal.field for refusal in found.refusals}
 
@@ -112,7 +112,7 @@ def test_what_is_no_evidence_is_refused(kept: Path, fields: dict[str, object], n
 
 
 def test_a_run_without_the_mode_is_refused(kept: Path) -> None:
-    found = gate(dataclasses.replace(run(), modes={"ddp": ()}), kept)
+    found = gate(replace(run(), modes={"ddp": ()}), kept)
     assert found.outcome == "refused"
 
 
@@ -124,14 +124,14 @@ def test_one_launch_alone_cannot_be_judged(kept: Path) -> None:
 
 def test_a_soft_difference_is_told_and_judged(kept: Path) -> None:
     other = run()
-    fingerprint = dataclasses.replace(other.header.fingerprint, host="another")
-    found = gate(dataclasses.replace(other, header=dataclasses.replace(other.header, fingerprint=fingerprint)), kept)
+    fingerprint = replace(other.header.fingerprint, host="another")
+    found = gate(replace(other, header=replace(other.header, fingerprint=fingerprint)), kept)
     assert found.outcome == "pass"
     assert [(refusal.field, refusal.hard) for refusal in found.refusals] == [("host", False)]
 
 
 def test_counters_need_neither_calibration_nor_launches() -> None:
-    more = dataclasses.replace(COUNTERS, collectives={"all_reduce": Collective(count=3, num_bytes=1000)})
+    more = replace(COUNTERS, collectives={"all_reduce": Collective(count=3, num_bytes=1000)})
     one = launched_runs.run(launch(100))
     other = launched_runs.run(launch(100, counters=more))
     assert against_baseline.gate_exactly(one, BASELINE, "main").outcome == "pass"
@@ -141,7 +141,7 @@ def test_counters_need_neither_calibration_nor_launches() -> None:
 
 
 def test_what_head_does_in_one_of_two_launches_varies_by_nature() -> None:
-    more = dataclasses.replace(COUNTERS, collectives={"all_reduce": Collective(count=3, num_bytes=1000)})
+    more = replace(COUNTERS, collectives={"all_reduce": Collective(count=3, num_bytes=1000)})
     both = launched_runs.run(launch(100, counters=more), launch(100, 2))
     found = against_baseline.gate_exactly(both, BASELINE, "main")
     assert found.outcome == "pass"
@@ -149,7 +149,7 @@ def test_what_head_does_in_one_of_two_launches_varies_by_nature() -> None:
 
 
 def test_a_baseline_of_one_launch_does_not_tell_what_varies() -> None:
-    once = dataclasses.replace(BASELINE, recorded=of(100))
+    once = replace(BASELINE, recorded=of(100))
     (told,) = against_baseline.gate_exactly(run(), once, "main").remarks
     assert "one launch of ddp" in told
     assert "--repeat 2" in told
@@ -158,17 +158,17 @@ def test_a_baseline_of_one_launch_does_not_tell_what_varies() -> None:
 
 def test_counters_of_another_torch_are_not_compared() -> None:
     other = run()
-    fingerprint = dataclasses.replace(other.header.fingerprint, packages={"torch": "2.16.0"})
-    header = dataclasses.replace(other.header, fingerprint=fingerprint)
-    found = against_baseline.gate_exactly(dataclasses.replace(other, header=header), BASELINE, "main")
+    fingerprint = replace(other.header.fingerprint, packages={"torch": "2.16.0"})
+    header = replace(other.header, fingerprint=fingerprint)
+    found = against_baseline.gate_exactly(replace(other, header=header), BASELINE, "main")
     assert (found.outcome, found.exact) == ("refused", {})
 
 
 def test_counters_of_a_faster_machine_are() -> None:
     other = run()
-    fingerprint = dataclasses.replace(other.header.fingerprint, cores=64, cpu="Another")
-    header = dataclasses.replace(other.header, fingerprint=fingerprint)
-    assert against_baseline.gate_exactly(dataclasses.replace(other, header=header), BASELINE, "main").outcome == "pass"
+    fingerprint = replace(other.header.fingerprint, cores=64, cpu="Another")
+    header = replace(other.header, fingerprint=fingerprint)
+    assert against_baseline.gate_exactly(replace(other, header=header), BASELINE, "main").outcome == "pass"
 
 
 SECONDS = (0.100, 0.101, 0.099, 0.100, 0.1005)
@@ -226,7 +226,7 @@ def test_one_or_two_launches_say_nothing(launches: int) -> None:
 
 
 def test_a_noisy_machine_passes_nothing_it_could_not_have_seen() -> None:
-    noisy = dataclasses.replace(CALIBRATED, run_cv=0.05)
+    noisy = replace(CALIBRATED, run_cv=0.05)
     found = judged(1.0, noise=noisy)
     assert found.outcome == "inconclusive"
     assert found.tolerance > 0.10
@@ -235,17 +235,17 @@ def test_a_noisy_machine_passes_nothing_it_could_not_have_seen() -> None:
 
 
 def test_a_tolerance_that_noise_widened_is_said() -> None:
-    found = judged(1.0, noise=dataclasses.replace(CALIBRATED, run_cv=0.0125))
+    found = judged(1.0, noise=replace(CALIBRATED, run_cv=0.0125))
     assert found.tolerance > 0.05
     assert "(5.0% was asked for, but the noise of this machine hides more)" in found.reason
 
 
 def test_a_noisy_machine_still_finds_what_is_beyond_its_noise() -> None:
-    assert judged(2.0, noise=dataclasses.replace(CALIBRATED, run_cv=0.05)).outcome == "regressed"
+    assert judged(2.0, noise=replace(CALIBRATED, run_cv=0.05)).outcome == "regressed"
 
 
 def test_launches_that_hang_together_widen_the_interval() -> None:
-    alone, together = (judged(1.0, noise=dataclasses.replace(CALIBRATED, autocorrelation=rho)) for rho in (-0.5, 0.5))
+    alone, together = (judged(1.0, noise=replace(CALIBRATED, autocorrelation=rho)) for rho in (-0.5, 0.5))
     assert alone.effect.high is not None
     assert together.effect.high is not None
     assert np.log(together.effect.high) == pytest.approx(np.sqrt(3) * np.log(alone.effect.high))

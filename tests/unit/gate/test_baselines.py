@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.errors import BaselineError, OutputError
 from dpdoctor.gate import baselines
@@ -59,7 +59,7 @@ def _object_lines(lines: list[str], reason: str) -> list[str]:
 def test_modes_have_one_order(tmp_path: Path) -> None:
     both = {"fsdp": mode(RUN), "ddp": mode(RUN)}
     for name, modes in (("a", both), ("b", dict(reversed(both.items())))):
-        baselines.save(tmp_path / name, dataclasses.replace(RUN, modes=modes), AUTHOR)
+        baselines.save(tmp_path / name, replace(RUN, modes=modes), AUTHOR)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -84,13 +84,13 @@ def test_accept_replaces_the_run_and_keeps_the_record(saved: Path) -> None:
 
 def test_accept_needs_every_mode_that_is_expected(saved: Path) -> None:
     with pytest.raises(BaselineError, match=r"the run has no mode ddp, which .* expects"):
-        baselines.accept(saved, dataclasses.replace(RUN, modes={}), LATER)
+        baselines.accept(saved, replace(RUN, modes={}), LATER)
     assert len(baselines.read(saved).audit) == 1
 
 
 @pytest.mark.parametrize("change", [{"steps": 3}, {"disturbed": ("launch 1: hot",)}])
 def test_what_is_no_evidence_becomes_no_baseline(saved: Path, change: dict[str, object]) -> None:
-    unfit = dataclasses.replace(RUN, modes={"ddp": dataclasses.replace(mode(RUN), **change)})  # type: ignore[arg-type]
+    unfit = replace(RUN, modes={"ddp": replace(mode(RUN), **change)})
     with pytest.raises(BaselineError, match=r"this run is nothing to compare with. ddp: "):
         baselines.save(saved.with_name("other.json"), unfit, AUTHOR)
     with pytest.raises(BaselineError, match=r"this run is nothing to compare with. ddp: "):
@@ -99,8 +99,8 @@ def test_what_is_no_evidence_becomes_no_baseline(saved: Path, change: dict[str, 
 
 
 def test_a_mode_that_nobody_asked_for_need_not_be_evidence(tmp_path: Path) -> None:
-    short = dataclasses.replace(mode(RUN), steps=3)
-    run = dataclasses.replace(RUN, modes={"single": short, "ddp": mode(RUN)})
+    short = replace(mode(RUN), steps=3)
+    run = replace(RUN, modes={"single": short, "ddp": mode(RUN)})
     assert baselines.save(tmp_path / "main.json", run, AUTHOR).recorded == run
 
 

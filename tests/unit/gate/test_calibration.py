@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import tempfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.errors import BaselineError, OutputError
 from dpdoctor.gate import calibration
@@ -47,22 +47,22 @@ def test_what_is_kept_is_found_by_the_same_workload_on_the_same_machine(tmp_path
 
 def test_a_soft_difference_finds_it_all_the_same(tmp_path: Path) -> None:
     calibration.keep(tmp_path, CALIBRATION)
-    assert calibration.find(tmp_path, SPEC, dataclasses.replace(MACHINE, host="another")) == CALIBRATION
-    assert calibration.find(tmp_path, dataclasses.replace(SPEC, seed=9), MACHINE) == CALIBRATION
+    assert calibration.find(tmp_path, SPEC, replace(MACHINE, host="another")) == CALIBRATION
+    assert calibration.find(tmp_path, replace(SPEC, seed=9), MACHINE) == CALIBRATION
 
 
 def test_another_machine_or_workload_has_none(tmp_path: Path) -> None:
     calibration.keep(tmp_path, CALIBRATION)
-    other = dataclasses.replace(MACHINE, cores=8)
+    other = replace(MACHINE, cores=8)
     assert calibration.find(tmp_path, SPEC, other) is None
-    assert calibration.find(tmp_path, dataclasses.replace(SPEC, args=("--epochs", "9")), MACHINE) is None
+    assert calibration.find(tmp_path, replace(SPEC, args=("--epochs", "9")), MACHINE) is None
 
 
 def test_modes_that_were_calibrated_before_stay(tmp_path: Path) -> None:
     calibration.keep(tmp_path, CALIBRATION)
-    newer = dataclasses.replace(NOISE, run_cv=0.05)
-    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"fsdp": newer}))
-    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"fsdp": NOISE}))
+    newer = replace(NOISE, run_cv=0.05)
+    calibration.keep(tmp_path, replace(CALIBRATION, modes={"fsdp": newer}))
+    calibration.keep(tmp_path, replace(CALIBRATION, modes={"fsdp": NOISE}))
     found = calibration.find(tmp_path, SPEC, MACHINE)
     assert found is not None
     assert found.modes == {"ddp": NOISE, "fsdp": NOISE}
@@ -70,13 +70,11 @@ def test_modes_that_were_calibrated_before_stay(tmp_path: Path) -> None:
 
 
 def test_each_mode_keeps_when_and_where_it_was_measured(tmp_path: Path) -> None:
-    other = dataclasses.replace(MACHINE, host="another")
-    before_that_was_kept = dataclasses.replace(NOISE, created="", fingerprint=None)
-    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"ddp": before_that_was_kept}))
-    newer = dataclasses.replace(NOISE, created="2027-01-01T00:00:00Z", fingerprint=other)
-    calibration.keep(
-        tmp_path, dataclasses.replace(CALIBRATION, created=newer.created, fingerprint=other, modes={"fsdp": newer})
-    )
+    other = replace(MACHINE, host="another")
+    before_that_was_kept = replace(NOISE, created="", fingerprint=None)
+    calibration.keep(tmp_path, replace(CALIBRATION, modes={"ddp": before_that_was_kept}))
+    newer = replace(NOISE, created="2027-01-01T00:00:00Z", fingerprint=other)
+    calibration.keep(tmp_path, replace(CALIBRATION, created=newer.created, fingerprint=other, modes={"fsdp": newer}))
     found = calibration.find(tmp_path, SPEC, other)
     assert found is not None
     assert found.modes == {"ddp": NOISE, "fsdp": newer}
@@ -94,7 +92,7 @@ def test_a_damaged_file_is_named_and_mended_by_calibrating_anew(tmp_path: Path, 
 
 
 def test_another_schema(tmp_path: Path) -> None:
-    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, schema=7))
+    calibration.keep(tmp_path, replace(CALIBRATION, schema=7))
     with pytest.raises(BaselineError, match=r"schema 7\b.*schema 1\b"):
         calibration.find(tmp_path, SPEC, MACHINE)
 
@@ -106,7 +104,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def told(directory: Path, found: Calibration | None = None, **machine: object) -> list[tuple[str, str]]:
-    fingerprint = dataclasses.replace(MACHINE, **machine)  # type: ignore[arg-type]
+    fingerprint = replace(MACHINE, **machine)
     refusals = calibration.missing(directory, SPEC, fingerprint, found, ("ddp", "fsdp"))
     assert all(refusal.hard and "`dpdoctor calibrate`" in refusal.remedy for refusal in refusals)
     return [(refusal.field, refusal.remedy.partition(". ")[0]) for refusal in refusals]
@@ -128,7 +126,7 @@ def test_why_there_is_none_says_what_there_is(tmp_path: Path) -> None:
 
 def test_why_there_is_none_of_another_workload(tmp_path: Path) -> None:
     other = "other.py on 2 devices"
-    calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, workload=other))
+    calibration.keep(tmp_path, replace(CALIBRATION, workload=other))
     ((field, there_is),) = told(tmp_path)
     assert field == "calibration"
     assert f"one of {other}" in there_is
@@ -146,7 +144,7 @@ def test_it_is_kept_among_the_users_data(tmp_path: Path) -> None:
 def test_a_mode_whose_devices_share_batches_otherwise_was_not_calibrated(tmp_path: Path) -> None:
     calibration.keep(tmp_path, CALIBRATION)
     (mode,) = SPEC.modes
-    other = dataclasses.replace(SPEC, modes=(dataclasses.replace(mode, batch_rule="global"),))
+    other = replace(SPEC, modes=(replace(mode, batch_rule="global"),))
     found = calibration.find(tmp_path, other, MACHINE)
     assert found is not None
     assert found.modes == {}
@@ -177,10 +175,10 @@ def test_a_run_of_another_pace_is_not() -> None:
 
 def test_what_takes_the_place_of_another_pace_is_told(tmp_path: Path) -> None:
     assert calibration.keep(tmp_path, CALIBRATION)[1] == ()
-    alike = dataclasses.replace(NOISE, median_s=0.011)
-    assert calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"ddp": alike}))[1] == ()
-    slower = dataclasses.replace(NOISE, median_s=0.1)
-    _, (told,) = calibration.keep(tmp_path, dataclasses.replace(CALIBRATION, modes={"ddp": slower, "fsdp": slower}))
+    alike = replace(NOISE, median_s=0.011)
+    assert calibration.keep(tmp_path, replace(CALIBRATION, modes={"ddp": alike}))[1] == ()
+    slower = replace(NOISE, median_s=0.1)
+    _, (told,) = calibration.keep(tmp_path, replace(CALIBRATION, modes={"ddp": slower, "fsdp": slower}))
     assert told == "in ddp a step takes 100 ms, and took 11.0 ms where the noise was measured"
 
 

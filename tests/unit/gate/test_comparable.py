@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base.cores import NOT_TRIED
 from dpdoctor.gate import comparable
@@ -56,9 +55,9 @@ MODES = [
     ({"num_devices": 4}, {}, "devices", True, True),
     ({"placement": "2 replicas on one GPU: 0,0"}, {}, "placement", True, True),
     ({"backend": "nccl"}, {}, "backend", True, True),
-    ({"counters": dataclasses.replace(COUNTERS, inputs=(HALF,))}, {}, "input dtype", True, False),
-    ({"conversion": Conversion(loaders=(dataclasses.replace(LOADER, dataset="Other"),))}, {}, "dataset", True, False),
-    ({"conversion": Conversion(loaders=(dataclasses.replace(LOADER, num_batches=9),))}, {}, "dataset", True, False),
+    ({"counters": replace(COUNTERS, inputs=(HALF,))}, {}, "input dtype", True, False),
+    ({"conversion": Conversion(loaders=(replace(LOADER, dataset="Other"),))}, {}, "dataset", True, False),
+    ({"conversion": Conversion(loaders=(replace(LOADER, num_batches=9),))}, {}, "dataset", True, False),
     ({"native": cases.OWN}, {}, "launcher", True, False),
     ({"edges_are_steady": True}, {}, "steady steps", True, False),
     ({}, {"batch": 128}, "global batch", True, False),
@@ -67,25 +66,23 @@ MODES = [
 
 
 def with_machine(**changes: Any) -> Recorded:
-    return with_header(fingerprint=dataclasses.replace(MACHINE, **changes))
+    return with_header(fingerprint=replace(MACHINE, **changes))
 
 
 def with_header(**changes: Any) -> Recorded:
-    return dataclasses.replace(BASE, header=dataclasses.replace(BASE.header, **changes))
+    return replace(BASE, header=replace(BASE.header, **changes))
 
 
 def with_spec(**changes: Any) -> Recorded:
-    return with_header(spec=dataclasses.replace(BASE.header.spec, **changes))
+    return with_header(spec=replace(BASE.header.spec, **changes))
 
 
 def changed_mode(summary: dict[str, Any] | None = None, **changes: Any) -> RecordedMode:
-    return dataclasses.replace(
-        mode(BASE), summary=dataclasses.replace(mode(BASE).summary, **(summary or {})), **changes
-    )
+    return replace(mode(BASE), summary=replace(mode(BASE).summary, **(summary or {})), **changes)
 
 
 def with_mode(found: RecordedMode) -> Recorded:
-    return dataclasses.replace(BASE, modes={"ddp": found})
+    return replace(BASE, modes={"ddp": found})
 
 
 def told(head: Recorded, tier: Tier = "time") -> dict[str, Refusal]:
@@ -127,12 +124,12 @@ def test_modes_that_differ(
 
 
 def test_another_rule_for_batches() -> None:
-    batch = msgspec.structs.replace(mode(BASE).summary.batch, rule="global")
+    batch = replace(mode(BASE).summary.batch, rule="global")
     assert hardness(with_mode(changed_mode({"batch": batch}))) == {"ddp: batch rule": (True, True)}
 
 
 def test_another_kind_of_device() -> None:
-    ranks = tuple(dataclasses.replace(rank, device_type="cuda") for rank in mode(BASE).summary.ranks)
+    ranks = tuple(replace(rank, device_type="cuda") for rank in mode(BASE).summary.ranks)
     assert hardness(with_mode(changed_mode({"ranks": ranks}))) == {"ddp: device": (True, True)}
 
 
@@ -177,7 +174,7 @@ def test_modes_that_are_not_judged_may_differ() -> None:
 )
 def test_other_conditions_are_told_and_forbid_nothing(base: dict[str, Any], head: dict[str, Any], name: str) -> None:
     unknown = Conditions(pressure=None, throttled=None, sm_clock_mhz=None)
-    one, other = (changed_mode(conditions=dataclasses.replace(unknown, **side)) for side in (base, head))
+    one, other = (changed_mode(conditions=replace(unknown, **side)) for side in (base, head))
     (found,) = differences(with_mode(one), with_mode(other), ("ddp",), "time")
     assert (found.field, found.hard) == (name, False)
 
@@ -185,8 +182,7 @@ def test_other_conditions_are_told_and_forbid_nothing(base: dict[str, Any], head
 @pytest.mark.parametrize(("seconds", "told"), [(0.00025, True), (0.00015, True), (0.00021, False), (None, False)])
 def test_cores_that_compute_at_another_pace_are_told_and_forbid_nothing(seconds: float | None, told: bool) -> None:
     base, head = (
-        changed_mode(summary={"core_benchmark": dataclasses.replace(NOT_TRIED, value=value)})
-        for value in (0.0002, seconds)
+        changed_mode(summary={"core_benchmark": replace(NOT_TRIED, value=value)}) for value in (0.0002, seconds)
     )
     found = differences(with_mode(base), with_mode(head), ("ddp",), "time")
     assert [(one.field, one.hard) for one in found] == [("ddp: the same arithmetic on a core", False)] * told
@@ -195,7 +191,7 @@ def test_cores_that_compute_at_another_pace_are_told_and_forbid_nothing(seconds:
 @pytest.mark.parametrize("head", [{"pressure": 0.12}, {"sm_clock_mhz": 1950.0}, {"throttled": 0}, {}])
 def test_conditions_that_hardly_differ(head: dict[str, Any]) -> None:
     base = Conditions(pressure=0.10, throttled=0, sm_clock_mhz=1980.0)
-    one, other = changed_mode(conditions=base), changed_mode(conditions=dataclasses.replace(base, **head))
+    one, other = changed_mode(conditions=base), changed_mode(conditions=replace(base, **head))
     assert differences(with_mode(one), with_mode(other), ("ddp",), "time") == ()
 
 
@@ -244,12 +240,12 @@ def test_a_pair_must_do_the_same_work() -> None:
 
 
 def test_what_head_may_change_of_a_pair() -> None:
-    changed = changed_mode({"counters": dataclasses.replace(COUNTERS, inputs=(HALF,))}, compiled=True)
+    changed = changed_mode({"counters": replace(COUNTERS, inputs=(HALF,))}, compiled=True)
     assert of_a_pair("ddp", mode(BASE), changed) == ()
 
 
 def test_machines_alone() -> None:
-    other: Fingerprint = dataclasses.replace(MACHINE, host="another", cpu=None)
+    other: Fingerprint = replace(MACHINE, host="another", cpu=None)
     assert [(found.field, found.hard) for found in of_machines(MACHINE, other, "time")] == [
         ("cpu", True),
         ("host", False),
@@ -262,7 +258,7 @@ def test_counters_are_of_the_same_step_only_after_a_warm_up_of_a_given_length() 
     until_steady = with_header(created="2026-02-03T04:05:06Z")
     assert told(until_steady, "exact")["warmup"].hard
     assert told(fixed, "exact")["warmup"].hard
-    later = dataclasses.replace(fixed, header=dataclasses.replace(fixed.header, created="2026-02-03T04:05:06Z"))
+    later = replace(fixed, header=replace(fixed.header, created="2026-02-03T04:05:06Z"))
     assert "warmup" not in {refusal.field for refusal in differences(fixed, later, ("ddp",), "exact")}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -13,6 +12,7 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure
 from dpdoctor.gate import decide as words
@@ -135,7 +135,7 @@ class TestAllWindows:
     """What the faster half of the windows does not show."""
 
     def held(self, shown: list[float], *, slowdown: float = 0.0, **fields) -> Verdict:
-        calm = dataclasses.replace(QUIET, shown_pair_sd=0.01, **fields)
+        calm = replace(QUIET, shown_pair_sd=0.01, **fields)
         return by_all_windows(decided(pairs(slowdown, 7)), launched(shown), plan=PLAN, noise=calm)
 
     def test_slow_steps_that_come_only_now_and_then_keep_it_from_passing(self):
@@ -155,19 +155,19 @@ class TestAllWindows:
         assert self.held(pairs(0.0, 7), slowdown=0.10) == decided(pairs(0.10, 7))
 
     def test_pairs_that_do_not_count_and_those_after_the_look_are_not_asked(self):
-        slow = dataclasses.replace(launched([1.0])[0], replaced="throttled")
+        slow = replace(launched([1.0])[0], replaced="throttled")
         told = [slow, *launched(pairs(0.0, 7)), *launched([1.0] * 5)]
         passes = decided(pairs(0.0, 7))
         assert by_all_windows(passes, told, plan=PLAN, noise=QUIET) == passes
 
     @pytest.mark.parametrize("of_pairs", [0.20, None])
     def test_windows_that_spread_must_be_slower_by_more(self, of_pairs):
-        loud = dataclasses.replace(QUIET, shown_pair_sd=of_pairs, shown_cv=0.20 / math.sqrt(2))
+        loud = replace(QUIET, shown_pair_sd=of_pairs, shown_cv=0.20 / math.sqrt(2))
         passes = decided(pairs(0.0, 7))
         assert by_all_windows(passes, launched(pairs(0.12, 7)), plan=PLAN, noise=loud) == passes
 
     def test_equal_code_passes_all_the_same(self):
-        calm = dataclasses.replace(QUIET, shown_pair_sd=0.06)
+        calm = replace(QUIET, shown_pair_sd=0.06)
         gates = log_ratios(6, 1000, 7, run_cv=0.04, drift=0.01)
         passes = decided(pairs(0.0, 7))
         kept = [by_all_windows(passes, launched(gate.tolist()), plan=PLAN, noise=calm) is passes for gate in gates]

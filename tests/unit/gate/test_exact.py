@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor.analysis import HostSync, ModeSummary
 from dpdoctor.gate import counters, exact
@@ -49,8 +49,8 @@ def test_of_a_run_and_itself_nothing_differs_and_it_says_what_would_have_been_se
             0,
             1,
         ),
-        ("syncs.item", {"syncs": (ITEM, dataclasses.replace(ITEM, line="/head/a.py:9", code="loss.item()"))}, 1, 2),
-        ("syncs.tolist", {"syncs": (ITEM, dataclasses.replace(ITEM, call="tolist"))}, 0, 1),
+        ("syncs.item", {"syncs": (ITEM, replace(ITEM, line="/head/a.py:9", code="loss.item()"))}, 1, 2),
+        ("syncs.tolist", {"syncs": (ITEM, replace(ITEM, call="tolist"))}, 0, 1),
         ("operators", {"operators": 701}, 700, 701),
         ("allocations", {"allocations": 51}, 50, 51),
         ("micro_batches", {"micro_batches": 2}, 1, 2),
@@ -138,8 +138,8 @@ class TestWhatVaries:
         assert [item.name for item in found.differences] == ["all_reduce.count"]
 
     def test_what_only_the_second_run_of_base_did_varies(self) -> None:
-        again = mode(other(syncs=(ITEM, dataclasses.replace(ITEM, call="tolist"))))
-        head = mode(other(syncs=(ITEM, dataclasses.replace(ITEM, call="tolist", count=4))))
+        again = mode(other(syncs=(ITEM, replace(ITEM, call="tolist"))))
+        head = mode(other(syncs=(ITEM, replace(ITEM, call="tolist", count=4))))
         assert compare(BASE, head, again).outcome == "pass"
 
     def test_peak_memory_within_its_allowance_does_not(self) -> None:
@@ -159,7 +159,7 @@ class TestHeadRunAgain:
         assert (found.outcome, [item.name for item in found.differences]) == ("regressed", ["operators"])
 
     def test_it_is_no_evidence_where_it_failed(self) -> None:
-        failed = dataclasses.replace(mode(), status="failed", reason="rank 1 raised")
+        failed = replace(mode(), status="failed", reason="rank 1 raised")
         found = compare(BASE, BASE, None, failed)
         assert (found.outcome, found.compared) == ("inconclusive", 0)
         side, _, why = found.reason.partition(": ")
@@ -169,15 +169,15 @@ class TestHeadRunAgain:
 class TestTheLine:
     def test_it_is_the_one_that_base_does_not_have_though_others_moved(self) -> None:
         added = HostSync(call="item", line="/head/a.py:9", count=1, code="if loss.item() > 3:")
-        moved = dataclasses.replace(ITEM, line="/head/a.py:11")
+        moved = replace(ITEM, line="/head/a.py:11")
         assert differing(mode(other(syncs=(added, moved))))["syncs.item"].line == "/head/a.py:9"
 
     def test_it_is_the_one_that_waits_more_often(self) -> None:
-        often = dataclasses.replace(ITEM, line="/head/a.py:12", count=3)
+        often = replace(ITEM, line="/head/a.py:12", count=3)
         assert differing(mode(other(syncs=(often,))))["syncs.item"].line == "/head/a.py:12"
 
     def test_without_the_text_of_lines_it_is_not_known(self) -> None:
-        bare = dataclasses.replace(ITEM, line="/head/a.py:12", count=3, code="")
+        bare = replace(ITEM, line="/head/a.py:12", count=3, code="")
         assert differing(mode(other(syncs=(bare,))))["syncs.item"].line is None
 
     def test_other_counters_have_none(self) -> None:
@@ -187,14 +187,14 @@ class TestTheLine:
 class TestWhatIsNoEvidence:
     @pytest.mark.parametrize("side", ["base", "head", "base, run again"])
     def test_a_mode_that_failed(self, side: str) -> None:
-        failed = dataclasses.replace(mode(), status="failed", reason="rank 1 raised")
+        failed = replace(mode(), status="failed", reason="rank 1 raised")
         modes = {"base": BASE, "head": BASE, "base, run again": BASE, side: failed}
         found = compare(*modes.values())
         assert (found.outcome, found.compared) == ("inconclusive", 0)
         assert found.reason == f"{side}: rank 1 raised"
 
     def test_a_mode_that_did_nothing(self) -> None:
-        inactive = dataclasses.replace(mode(), status="inactive", reason="there is no accelerator")
+        inactive = replace(mode(), status="inactive", reason="there is no accelerator")
         assert compare(inactive, inactive, None).outcome == "inconclusive"
 
     def test_a_mode_of_which_no_step_was_counted(self) -> None:
@@ -206,7 +206,7 @@ class TestWhatIsNoEvidence:
 
     def test_a_run_in_which_everything_varies(self) -> None:
         bare = other(operators=1, collectives={}, inputs=(), syncs=(), micro_batches=None, allocations=None)
-        again = dataclasses.replace(bare, operators=2, inputs=inputs())
+        again = replace(bare, operators=2, inputs=inputs())
         found = compare(mode(bare, peak=None), mode(bare, peak=None), mode(again, peak=None))
         assert (found.outcome, found.reason) == ("inconclusive", "no counter could be compared")
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, Finding, analyse
 from dpdoctor.gate.explain import moved
@@ -81,7 +81,7 @@ def test_counters_that_differ_between_launches_of_one_side_are_not_told() -> Non
     first = counted_modes.run()
     (one,) = first.run.modes["ddp"]
     (other,) = counted_modes.run(counted_modes.other(operators=720)).run.modes["ddp"]
-    twice = dataclasses.replace(first.run, modes={"ddp": (one, other)})
+    twice = replace(first.run, modes={"ddp": (one, other)})
     base = analyse(twice)
     head = counted_modes.run(counted_modes.other(operators=730, allocations=60))
     assert [item.name for item in found(base, head, "counter")] == ["allocations"]

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.gate.model import Pair
 from dpdoctor.gate.noise import autocorrelation, launch_spread, mode_noise, spread
@@ -24,7 +24,7 @@ def abba(seconds: list[float]) -> list[Pair]:
 def shown(pairs: list[Pair], logs: list[float]) -> list[Pair]:
     """Return pairs of which reports show these, as logs over 0.1 s: of base and head, over and over."""
     values = (0.1 * math.exp(value) for value in itertools.cycle(logs))
-    return [dataclasses.replace(pair, base_shown_s=next(values), head_shown_s=next(values)) for pair in pairs]
+    return [replace(pair, base_shown_s=next(values), head_shown_s=next(values)) for pair in pairs]
 
 
 def test_figures_by_hand():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
+from msgspec.structs import replace
 
 from dpdoctor.gate.decide import decide
 from dpdoctor.gate.design import QUICK, sequence
@@ -98,8 +98,8 @@ def test_errors_on_a_noisy_machine_are_those_that_the_rule_names(slowdown: float
 def test_a_machine_whose_pairs_are_held_up_fails_more():
     # Every third pair is off by 40%, which a robust spread does not say.
     ratios = (0.03, -0.03, 0.4) * 5
-    calm = dataclasses.replace(noise(0.01), log_ratios=(0.03, -0.03) * 5)
-    jumpy = dataclasses.replace(noise(0.01), log_ratios=ratios)
+    calm = replace(noise(0.01), log_ratios=(0.03, -0.03) * 5)
+    jumpy = replace(noise(0.01), log_ratios=ratios)
     assert false_fail_rate(calm, QUICK, 0.05) == 0
     assert 0.0 < false_fail_rate(jumpy, QUICK, 0.05) <= 0.05
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
@@ -86,7 +86,7 @@ def test_what_the_script_would_have_written_is_left_out() -> None:
     conversion = Conversion(loaders=(LOADER,), written=(Written(path="/home/me/model.pt", change="new"),))
     found = mode(recorded(launched_runs.run(launched_runs.launch(10, conversion=conversion))))
     assert found.summary.conversion is not None
-    assert dataclasses.replace(found.summary.conversion, proof=()) == Conversion(loaders=(LOADER,))
+    assert replace(found.summary.conversion, proof=()) == Conversion(loaders=(LOADER,))
 
 
 def test_it_survives_being_written_and_read() -> None:
@@ -237,7 +237,7 @@ def test_a_compilation_counts_while_something_is_measured(at_s: float, times: in
 
 def test_a_script_that_compiles_nothing() -> None:
     assert not compiles(launched_runs.launch(10))
-    assert not compiles(dataclasses.replace(launched_runs.launch(10), ranks=()))
+    assert not compiles(replace(launched_runs.launch(10), ranks=()))
 
 
 CORES = 2
@@ -280,7 +280,7 @@ def test_cores_that_others_took(after_ns: int) -> None:
 
 def test_a_round_in_which_a_rank_was_not_read_does_not_count() -> None:
     late = [
-        dataclasses.replace(sample, at_ns=sample.at_ns + SECOND * 6 // 10) if sample.source == "rank1" else sample
+        replace(sample, at_ns=sample.at_ns + SECOND * 6 // 10) if sample.source == "rank1" else sample
         for sample in seconds(1.0, 1.9)
     ]
     assert taken_by_others(launched_runs.launch(10, samples=late[:3]), CORES) is None
@@ -298,7 +298,7 @@ def test_cores_that_others_took_from_a_rank_that_may_use_no_other(
 ) -> None:
     launch = launched_runs.launch(10, samples=seconds(0.8, 1.0))
     ranks = [_waiting(rank, share) for rank, share in zip(launch.ranks, waiting, strict=True)]
-    found = taken_by_others(LaunchFacts.of(dataclasses.replace(launch, ranks=tuple(ranks))), CORES)
+    found = taken_by_others(LaunchFacts.of(replace(launch, ranks=tuple(ranks))), CORES)
     assert found == (taken and pytest.approx(taken))
 
 
@@ -309,18 +309,16 @@ def test_a_core_that_the_ranks_own_loader_processes_may_have_taken_is_nobody_els
     ]
     launch = launched_runs.launch(10, samples=[*seconds(0.8, 0.3), *workers])
     ranks = [_waiting(rank, share) for rank, share in zip(launch.ranks, (0.0, 0.45), strict=True)]
-    assert taken_by_others(LaunchFacts.of(dataclasses.replace(launch, ranks=tuple(ranks))), CORES) is None
+    assert taken_by_others(LaunchFacts.of(replace(launch, ranks=tuple(ranks))), CORES) is None
 
 
 def _waiting(rank: Rank, share: float | None) -> Rank:
     """Return a rank that waits for a core for a share of each window; None: the kernel does not tell."""
     windows = (
-        dataclasses.replace(
-            window, queued_ns=None if share is None else round(share * (window.end_ns - window.begin_ns))
-        )
+        replace(window, queued_ns=None if share is None else round(share * (window.end_ns - window.begin_ns)))
         for window in rank.windows
     )
-    return dataclasses.replace(rank, windows=tuple(windows))
+    return replace(rank, windows=tuple(windows))
 
 
 def test_the_load_of_a_larger_machine_says_nothing_of_the_cores_that_may_be_used() -> None:
@@ -333,8 +331,8 @@ def test_without_what_the_ranks_used_nothing_is_said(samples: Sequence[Sample]) 
 
 
 def test_what_others_did_before_and_after_does_not_count() -> None:
-    before = [dataclasses.replace(sample, at_ns=sample.at_ns // 10_000) for sample in seconds(1.0, 0.5)]
-    after = [dataclasses.replace(sample, at_ns=sample.at_ns + 60 * SECOND) for sample in seconds(1.0, 0.5)]
+    before = [replace(sample, at_ns=sample.at_ns // 10_000) for sample in seconds(1.0, 0.5)]
+    after = [replace(sample, at_ns=sample.at_ns + 60 * SECOND) for sample in seconds(1.0, 0.5)]
     assert told(samples=[*before, *after]) is None
 
 
@@ -344,7 +342,7 @@ def test_loader_processes_are_the_launchs_own() -> None:
         for second in range(1, 5)
     ]
     assert told(samples=[*seconds(1.0, 1.4), *workers]) is None
-    idle = [dataclasses.replace(sample, values={"cpu_cores": 0.0, "num_processes": 2}) for sample in workers]
+    idle = [replace(sample, values={"cpu_cores": 0.0, "num_processes": 2}) for sample in workers]
     assert figures(told(samples=[*seconds(1.0, 1.4), *idle])) == ["other processes", "0.60", "2 cores"]
 
 
@@ -389,7 +387,7 @@ def test_a_loader_process_that_an_ablation_starts_is_known() -> None:
     assert taken_by_others(launch, CORES) is None
     (rank, *others) = launch.ranks
     (last,) = rank.windows[-1:]
-    tried = dataclasses.replace(last, ablation="one_worker", begin_ns=3 * SECOND // 2, end_ns=2 * SECOND)
-    before = dataclasses.replace(last, ablation="no_comm", begin_ns=SECOND, end_ns=SECOND + 1)
-    rank = dataclasses.replace(rank, windows=(before, tried, *rank.windows))
-    assert taken_by_others(dataclasses.replace(launch, ranks=(rank, *others)), CORES) == pytest.approx(0.6)
+    tried = replace(last, ablation="one_worker", begin_ns=3 * SECOND // 2, end_ns=2 * SECOND)
+    before = replace(last, ablation="no_comm", begin_ns=SECOND, end_ns=SECOND + 1)
+    rank = replace(rank, windows=(before, tried, *rank.windows))
+    assert taken_by_others(replace(launch, ranks=(rank, *others)), CORES) == pytest.approx(0.6)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.gate.workload import script_of, workload
 from dpdoctor.spec import Recording, RunSpec
@@ -20,7 +20,7 @@ SPEC = RunSpec(
 
 
 def changed(**fields: Any) -> RunSpec:
-    return dataclasses.replace(SPEC, **fields)
+    return replace(SPEC, **fields)
 
 
 def test_two_checkouts_have_the_same_workload() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.errors import OutputError
@@ -93,7 +93,7 @@ def ranks_do(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def spec(*modes: ModeSpec, repeat: int = 1, timeout_s: float = 60.0) -> RunSpec:
     task = task_in(Path("unused")).spec
     names = tuple(mode.name for mode in modes)
-    return dataclasses.replace(task, modes=modes, requested_modes=names, repeat=repeat, timeout_s=timeout_s)
+    return replace(task, modes=modes, requested_modes=names, repeat=repeat, timeout_s=timeout_s)
 
 
 def header() -> RunHeader:
@@ -209,8 +209,8 @@ for name in ("amp", "no_comm"):
 tell("ok")
 """)
     wanted = spec(mode_spec("single"), mode_spec("ddp", 2), repeat=2)
-    recording = dataclasses.replace(wanted.recording, ablations=("amp", "no_comm", "one_worker"))
-    found = launcher.launch(tmp_path, dataclasses.replace(wanted, recording=recording), heard)
+    recording = replace(wanted.recording, ablations=("amp", "no_comm", "one_worker"))
+    found = launcher.launch(tmp_path, replace(wanted, recording=recording), heard)
     assert [(each.mode, each.launch, each.status, each.raised) for each in found] == [
         *(("single", 1, "ok", "planted with amp"), ("ddp", 1, "ok", "rank 0: planted with no_comm")),
         *(("single", 2, "ok", ""), ("ddp", 2, "ok", "")),
@@ -231,8 +231,8 @@ tell("failed", "a bug", left[:1])
 sys.exit(1)
 """)
     wanted = spec(mode_spec("single"))
-    recording = dataclasses.replace(wanted.recording, ablations=("amp", "no_comm", "one_worker"))
-    (found,) = launcher.launch(tmp_path, dataclasses.replace(wanted, recording=recording), heard)
+    recording = replace(wanted.recording, ablations=("amp", "no_comm", "one_worker"))
+    (found,) = launcher.launch(tmp_path, replace(wanted, recording=recording), heard)
     assert (found.status, found.reason) == ("failed", "a bug")
     assert len(heard.titles) == 3
 
@@ -331,7 +331,7 @@ def test_an_inactive_mode_that_ran_well_says_why_it_is_inactive(
     tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None]
 ) -> None:
     ranks_do(WELL)
-    mode = dataclasses.replace(mode_spec("dp"), inactive="no GPU")
+    mode = replace(mode_spec("dp"), inactive="no GPU")
     (record,) = launcher.launch(tmp_path, spec(mode), heard)
     assert (record.status, record.reason) == ("inactive", "no GPU")
 

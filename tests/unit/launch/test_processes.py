@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.launch import processes
@@ -147,10 +147,10 @@ def test_data_parallel_sees_the_devices_of_its_replicas_and_the_first_of_them_fi
 ) -> None:
     task = task_in(tmp_path, devices=("GPU-a", "GPU-b", "GPU-c"))
     num_devices = len(set(replicas)) or 3
-    mode = dataclasses.replace(
+    mode = replace(
         task.mode, world_size=1, distributed=False, num_devices=num_devices, replicas=replicas, batch_rule="global"
     )
-    found = processes._environment(dataclasses.replace(task, mode=mode), 0)
+    found = processes._environment(replace(task, mode=mode), 0)
     assert found["CUDA_VISIBLE_DEVICES"] == visible
     assert found[DEVICE_IDS_VARIABLE] == device_ids
 
@@ -159,8 +159,8 @@ def test_other_modes_are_told_of_no_device_ids(tmp_path: Path) -> None:
     os.environ.pop(DEVICE_IDS_VARIABLE, None)
     assert DEVICE_IDS_VARIABLE not in environment(tmp_path, devices=("GPU-a", "GPU-b"))
     task = task_in(tmp_path, devices=("GPU-a", "GPU-b"))
-    single = dataclasses.replace(task.mode, name="single", world_size=1, distributed=False, num_devices=1)
-    found = processes._environment(dataclasses.replace(task, mode=single), 0)
+    single = replace(task.mode, name="single", world_size=1, distributed=False, num_devices=1)
+    found = processes._environment(replace(task, mode=single), 0)
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a"
     assert DEVICE_IDS_VARIABLE not in found
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import psutil
 import pynvml
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import cgroup, rundir
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
@@ -167,7 +167,7 @@ def test_what_others_use_is_told_by_the_readings_as_they_are_written(
         until(lambda: sum("cpu_cores" in sample.values for sample in rundir.read_lines(path, Sample)) >= 2)
     written = rundir.read_lines(path, Sample)
     shift_ns = launched_runs.SECOND - written[0].at_ns
-    samples = [dataclasses.replace(sample, at_ns=sample.at_ns + shift_ns) for sample in written]
+    samples = [replace(sample, at_ns=sample.at_ns + shift_ns) for sample in written]
     taken = taken_by_others(LaunchFacts.of(launched_runs.launch(10, samples=samples)), cores=8)
     assert taken is not None
     assert 6.5 < taken < 8, "the rank uses one core at most, and all are in use"

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from dpdoctor.analysis import AblationSummary, Analysis, Figure, Finding, Inconclusive, SlowFetches
@@ -207,8 +207,8 @@ class TestWaterfall:
         ddp = analysis.summary.modes["ddp"]
         assert ddp.waterfall is not None
         terms = {**ddp.waterfall.terms, "data_loading": figure(0.040, 0.002), "slower_compute": figure(-0.010, 0.001)}
-        fall = dataclasses.replace(ddp.waterfall, terms=terms)
-        changed = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
+        fall = replace(ddp.waterfall, terms=terms)
+        changed = with_modes(analysis, ddp=replace(ddp, waterfall=fall))
         said = only(Paragraph, build("waterfall", changed))[0].text
         assert said.endswith(
             "Lost: transfer between ranks 12.0 ms and other 7.00 ms. Given back: slower computing 10.0 ms."
@@ -219,8 +219,8 @@ class TestWaterfall:
         ddp = analysis.summary.modes["ddp"]
         assert ddp.waterfall is not None
         noise = {term: figure(0.005, 0.1) for term in ddp.waterfall.terms} | {"data_loading": figure(0.005, 0.15)}
-        fall = dataclasses.replace(ddp.waterfall, terms=noise)
-        noisy = with_modes(analysis, ddp=dataclasses.replace(ddp, waterfall=fall))
+        fall = replace(ddp.waterfall, terms=noise)
+        noisy = with_modes(analysis, ddp=replace(ddp, waterfall=fall))
         said = only(Paragraph, build("waterfall", noisy))[0].text
         # How far from linear, the step and the linear one; no loss.
         assert figures(said) == ["71%", "143 ms", "100 ms"]
@@ -235,7 +235,7 @@ class TestWaterfall:
     def test_one_device_alone_has_nothing_to_lose(self) -> None:
         only_one = runs.rankless_run()
         single = {"single": only_one.summary.modes["single"]}
-        analysis = dataclasses.replace(only_one, summary=dataclasses.replace(only_one.summary, modes=single))
+        analysis = replace(only_one, summary=replace(only_one.summary, modes=single))
         (absent,) = build("waterfall", analysis)
         assert absent.what == "Losses"
         assert "one device" in absent.reason
@@ -254,9 +254,9 @@ class TestLoader:
     def test_a_setting_that_was_tried_is_told_with_its_measured_step(self) -> None:
         ddp = self.ANALYSIS.summary.modes["ddp"]
         assert ddp.loader is not None
-        plain = dataclasses.replace(ddp.loader, num_workers=0, advice=diagnosed_runs.prediction(1, 0.0705))
+        plain = replace(ddp.loader, num_workers=0, advice=diagnosed_runs.prediction(1, 0.0705))
         tried = AblationSummary(gain=figure(0.03), share=figure(0.3, unit="ratio"), step=figure(0.070, 0.001))
-        mode = dataclasses.replace(ddp, loader=plain, ablations={"one_worker": tried})
+        mode = replace(ddp, loader=plain, ablations={"one_worker": tried})
         modes = dict.fromkeys(("single", "ddp"), mode)
         first = only(Callout, build("loader", with_modes(self.ANALYSIS, **modes)))[0]
         assert (first.title, figures(first.text)) == ("Set num_workers=1", ["70.0 ms", "69.0", "71.0"])
@@ -267,7 +267,7 @@ class TestLoader:
         assert ddp.loader.advice is not None
         setting = LoaderSetting(num_workers=ddp.loader.advice.num_workers, prefetch_factor=2)
         trial = LoaderTrial(setting=setting, speedup=figure(1.4, 0.1, unit="x"))
-        mode = dataclasses.replace(ddp, loader=dataclasses.replace(ddp.loader, trial=trial, advice_reason=words(trial)))
+        mode = replace(ddp, loader=replace(ddp.loader, trial=trial, advice_reason=words(trial)))
         modes = dict.fromkeys(("single", "ddp"), mode)
         first = only(Callout, build("loader", with_modes(self.ANALYSIS, **modes)))[0]
         assert first.title == "Set num_workers=4, prefetch_factor=2"
@@ -279,10 +279,8 @@ class TestLoader:
         assert ddp.loader is not None
         trial = LoaderTrial(setting=ONE_WORKER, speedup=figure(1.4, 0.1, unit="x"))
         advice, reason = after_trial(None, trial, ())
-        loader = dataclasses.replace(
-            ddp.loader, num_workers=0, predictions=(), advice=advice, advice_reason=reason, trial=trial
-        )
-        modes = dict.fromkeys(("single", "ddp"), dataclasses.replace(ddp, loader=loader))
+        loader = replace(ddp.loader, num_workers=0, predictions=(), advice=advice, advice_reason=reason, trial=trial)
+        modes = dict.fromkeys(("single", "ddp"), replace(ddp, loader=loader))
         built = build("loader", with_modes(self.ANALYSIS, **modes))
         first = only(Callout, built)[0]
         assert (first.title, first.text) == ("Set num_workers=1, prefetch_factor=2", f"{reason}.")
@@ -293,9 +291,7 @@ class TestLoader:
     )
     def test_a_wait_for_a_core_that_may_be_none_is_no_fact(self, queued: Figure, is_shown: bool) -> None:
         single = self.ANALYSIS.summary.modes["single"]
-        modes = {
-            "single": dataclasses.replace(single, loader=dataclasses.replace(diagnosed_runs.loader(), queued=queued))
-        }
+        modes = {"single": replace(single, loader=replace(diagnosed_runs.loader(), queued=queued))}
         facts = dict(only(Facts, build("loader", with_modes(self.ANALYSIS, **modes)))[0].pairs)
         assert ("Waiting for a core while fetching" in facts) == is_shown
 
@@ -308,8 +304,8 @@ class TestLoader:
     def test_single_slow_fetches_are_told(self) -> None:
         slow = SlowFetches(count=9, total=144, seconds=0.4, usual_seconds=0.04, cpu_ratio=0.05, step=figure(0.06))
         mode = self.ANALYSIS.summary.modes["single"]
-        loader = dataclasses.replace(diagnosed_runs.loader(), slow_fetches=slow)
-        analysis = with_modes(self.ANALYSIS, single=dataclasses.replace(mode, loader=loader))
+        loader = replace(diagnosed_runs.loader(), slow_fetches=slow)
+        analysis = with_modes(self.ANALYSIS, single=replace(mode, loader=loader))
         facts = only(Facts, build("loader", analysis))[0].pairs
         assert ["9", "144", "400 ms"] in [figures(value) for _, value in facts]
 
@@ -332,8 +328,8 @@ class TestLoader:
     def test_without_workers_no_batch_ever_lies_ready(self) -> None:
         ddp = self.ANALYSIS.summary.modes["ddp"]
         assert ddp.loader is not None
-        plain = dataclasses.replace(ddp.loader, num_workers=0, prefetch_factor=None, workers=())
-        modes = dict.fromkeys(("single", "ddp"), dataclasses.replace(ddp, loader=plain))
+        plain = replace(ddp.loader, num_workers=0, prefetch_factor=None, workers=())
+        modes = dict.fromkeys(("single", "ddp"), replace(ddp, loader=plain))
         found = charts("loader", with_modes(self.ANALYSIS, **modes))
         assert self.READY not in found
 

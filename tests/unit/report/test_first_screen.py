@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 
 import pytest
@@ -30,8 +29,8 @@ def screen(analysis: Analysis) -> FirstScreen:
 
 def with_mode(name: str, **changes: object) -> Analysis:
     found = runs.cpu_run()
-    modes = {**found.summary.modes, name: dataclasses.replace(found.summary.modes[name], **changes)}
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+    modes = {**found.summary.modes, name: replace(found.summary.modes[name], **changes)}
+    return replace(found, summary=replace(found.summary, modes=modes))
 
 
 def columns(analysis: Analysis) -> list[Block]:
@@ -78,7 +77,7 @@ class TestAnswer:
 
     def test_an_interval_whose_sides_differ_is_no_plus_minus(self) -> None:
         even = Figure(value=100.0, low=90.0, high=110.0, n=10, unit="samples/s")
-        for figure_, told in ((even, "\N{PLUS-MINUS SIGN}10%"), (dataclasses.replace(even, high=150.0), "90.0")):
+        for figure_, told in ((even, "\N{PLUS-MINUS SIGN}10%"), (replace(even, high=150.0), "90.0")):
             found = screen(with_mode("ddp", throughput=figure_))
             assert next(row.interval for row in found.modes if row.name == "ddp").startswith(told)
 
@@ -101,9 +100,7 @@ class TestAnswer:
             why = MAY_BE_NOTHING.format("24% (-46 to 94)")
             said = tuple(Inconclusive(rule=rule, mode=mode, reason=why) for rule, mode in doubtful)
             found = runs.cpu_run()
-            return screen(
-                dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=said))
-            ).answer
+            return screen(replace(found, summary=replace(found.summary, inconclusive=said))).answer
 
         assert answer(("gc_pauses", "ddp"), ("data_starved", "ddp")).startswith(
             "Whether data wait, 42% of a step under ddp, costs anything could not be told: measure longer"
@@ -114,15 +111,13 @@ class TestAnswer:
     @pytest.mark.parametrize("is_traced", [False, True])
     def test_what_was_not_looked_at_or_not_told_by_traces_is_not_called_nothing(self, is_traced: bool) -> None:
         traced = traced_runs.traced_profile().summary.modes["ddp"].breakdown
-        breakdown = dataclasses.replace(traced, exposed_comm=unknown("no kernel is known to communicate"))
+        breakdown = replace(traced, exposed_comm=unknown("no kernel is known to communicate"))
 
         def answer(mode: str, reason: str, *warnings: str) -> str:
             of_trace = breakdown if is_traced else None
             found = with_mode(mode, breakdown=of_trace, conversion=Conversion(num_threads=1, warnings=warnings))
             said = (Inconclusive(rule="exposed_communication", mode=mode, reason=reason),)
-            return screen(
-                dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=said))
-            ).answer
+            return screen(replace(found, summary=replace(found.summary, inconclusive=said))).answer
 
         told = "What communication costs under ddp was not measured"
         remark = "--time-budget of 10.0 s is too little for a trace. A step takes 1.00 s; give --time-budget 29"
@@ -134,7 +129,7 @@ class TestAnswer:
     def test_of_the_part_that_bounds_the_largest_share_comes_first_though_another_rule_tells_what_to_do(self) -> None:
         found = runs.cpu_run()
         modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
-        alike = dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+        alike = replace(found, summary=replace(found.summary, modes=modes))
         fact = finding("small_collectives", cost=figure(0.36, 0.01, "ratio"), severity="info")
         costly = finding("small_collectives", mode="fsdp", cost=figure(0.25, 0.01, "ratio"))
         told = screen(with_findings(alike, costly, fact)).answer
@@ -179,7 +174,7 @@ class TestAnswer:
         single = finding(mode="single", speedup=figure(2.0, 0.1, "x"), short_remedy="set num_workers=2")
         bound = finding("exposed_communication", speedup=figure(1.2, 0.1, "x"), short_remedy="train on twice the batch")
         assert screen(with_findings(runs.cpu_run(), single, bound)).do_first.startswith("Train on twice the batch")
-        unknown_gain = dataclasses.replace(bound, speedup=None)
+        unknown_gain = replace(bound, speedup=None)
         assert "num_workers=2" in screen(with_findings(runs.cpu_run(), single, unknown_gain)).do_first
 
     def test_what_is_known_to_cost_much_of_an_epoch_comes_first(self) -> None:
@@ -195,7 +190,7 @@ class TestAnswer:
         found = screen(with_findings(runs.cpu_run(), twice, same))
         assert (found.answer, found.tone) == ("2 ranks train on the same samples (ddp).", "bad")
         assert found.do_first.startswith("Give each rank samples of its own")
-        supposed = dataclasses.replace(same, status="inferred", severity="warning")
+        supposed = replace(same, status="inferred", severity="warning")
         assert "the same samples" not in screen(with_findings(runs.cpu_run(), twice, supposed)).answer
 
     @pytest.mark.parametrize(("of_one", "first"), [(2.1, "Train on one device"), (1.8, "Give each rank samples")])
@@ -288,7 +283,7 @@ class TestOpportunities:
         assert shown.basis == "upper bound"
 
     def test_of_what_nothing_bounds_no_number_is_shown_as_a_bound(self) -> None:
-        unbounded = dataclasses.replace(figure(1.4, 0.1, "x"), high=None)
+        unbounded = replace(figure(1.4, 0.1, "x"), high=None)
         fields = {"speedup": unbounded, "speedup_basis": "at most", "short_remedy": "set num_workers=4"}
         found = screen(with_findings(runs.cpu_run(), finding(**fields), finding(mode="single", **fields)))
         (shown,) = found.opportunities
@@ -319,7 +314,7 @@ class TestOpportunities:
         (found,) = screen(with_findings(runs.cpu_run(), ddp, single)).opportunities
         assert found.remedy == "On one device: set it."
         assert ["accumulate" in text for text in found.modes] == [True, False]
-        both = with_findings(with_mode("fsdp", status="ok"), ddp, single, dataclasses.replace(single, mode="fsdp"))
+        both = with_findings(with_mode("fsdp", status="ok"), ddp, single, replace(single, mode="fsdp"))
         assert screen(both).opportunities[0].remedy == "On one device and under fsdp: set it."
         (alike,) = screen(with_findings(runs.cpu_run(), finding(), finding(mode="single"))).opportunities
         assert "one device" not in alike.remedy
@@ -374,7 +369,7 @@ class TestLimits:
         self, reason: str, is_told: bool
     ) -> None:
         found = with_mode("ddp", speedup=stats.unknown("x", reason)).summary
-        told = first_screen(dataclasses.replace(found, caveat="the machine did not keep its pace")).limits
+        told = first_screen(replace(found, caveat="the machine did not keep its pace")).limits
         assert any(reason in text for text in told) == is_told
 
     def test_intervals_of_one_launch_are_told_and_those_of_several_not(self) -> None:
@@ -385,9 +380,9 @@ class TestLimits:
     def test_a_launcher_that_started_no_second_rank_is_told(self, world_size: int, is_told: bool) -> None:
         found = runs.cpu_run().summary
         single, ddp = found.modes["single"], found.modes["ddp"]
-        native = dataclasses.replace(ddp, native=OWN, world_size=world_size)
-        modes = {"single": dataclasses.replace(single, native=OWN), "native": native}
-        told = first_screen(dataclasses.replace(found, modes=modes)).limits
+        native = replace(ddp, native=OWN, world_size=world_size)
+        modes = {"single": replace(single, native=OWN), "native": native}
+        told = first_screen(replace(found, modes=modes)).limits
         assert any(shlex.join(OWN.launcher) in text for text in told) == is_told
 
     @pytest.mark.parametrize(
@@ -403,9 +398,9 @@ class TestLimits:
     )
     def test_also_without_a_baseline(self, launcher: str, world_size: int, is_told: bool) -> None:
         found = runs.cpu_run().summary
-        own = dataclasses.replace(OWN, launcher=tuple(launcher.split()))
-        native = dataclasses.replace(found.modes["ddp"], native=own, world_size=world_size)
-        told = first_screen(dataclasses.replace(found, modes={"native": native})).limits
+        own = replace(OWN, launcher=tuple(launcher.split()))
+        native = replace(found.modes["ddp"], native=own, world_size=world_size)
+        told = first_screen(replace(found, modes={"native": native})).limits
         assert any(text == f"native is one rank: `{launcher}` started no second one." for text in told) == is_told
 
     def test_batches_that_differ_by_a_last_one_are_not(self) -> None:
@@ -416,8 +411,8 @@ class TestLimits:
                 "single": replace(batch, global_=64.0),
                 "ddp": replace(batch, global_=64.0 * size),
             }
-            modes = {name: dataclasses.replace(found.summary.modes[name], batch=of[name]) for name in of}
-            run = dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+            modes = {name: replace(found.summary.modes[name], batch=of[name]) for name in of}
+            run = replace(found, summary=replace(found.summary, modes=modes))
             assert any("time to accuracy" in text for text in screen(run).limits) is is_told
 
     def test_different_batches_are_told(self) -> None:
@@ -459,7 +454,7 @@ def test_what_takes_most_of_a_step_bounds_it_and_of_what_takes_as_much_what_give
     small = finding("straggler", "ddp", cost=figure(0.2, 0.01, "ratio"), speedup=figure(1.5, 0.1, "x"))
     large = finding("small_collectives", "ddp", cost=figure(0.5, 0.01, "ratio"), speedup=figure(1.1, 0.05, "x"))
     assert screen(with_findings(runs.cpu_run(), small, large)).bound_by == "Communication-bound"
-    about_as_large = dataclasses.replace(small, cost=figure(0.45, 0.01, "ratio"))
+    about_as_large = replace(small, cost=figure(0.45, 0.01, "ratio"))
     assert screen(with_findings(runs.cpu_run(), about_as_large, large)).bound_by == "Straggler"
 
 
@@ -478,11 +473,9 @@ def test_modes_that_need_another_change_are_told_beside_the_first() -> None:
     ]
     do_first = screen(with_findings(runs.cpu_run(), *found)).do_first
     assert do_first.endswith("1.10x (1.05–1.15) under ddp; on one device: set num_workers=2 (1.50x).")
-    both = _of_other_modes([found[1], dataclasses.replace(found[1], mode="fsdp", speedup_basis="at most")])
+    both = _of_other_modes([found[1], replace(found[1], mode="fsdp", speedup_basis="at most")])
     assert both == "; under ddp and fsdp: make Decode cheaper (1.10x and \N{LESS-THAN OR EQUAL TO}1.15x)"
-    same = [
-        dataclasses.replace(one, short_remedy=changes["ddp"].replace("0.9x", f"0.{n}x")) for n, one in enumerate(found)
-    ]
+    same = [replace(one, short_remedy=changes["ddp"].replace("0.9x", f"0.{n}x")) for n, one in enumerate(found)]
     do_first = screen(with_findings(runs.cpu_run(), *same)).do_first
     assert "; under" not in do_first.partition(": ")[2].partition("(")[0]
     assert do_first.endswith("; num_workers=2 is slower: measured 0.1x under ddp.")
@@ -492,7 +485,7 @@ def test_what_our_own_cost_may_be_is_no_finding_and_is_told() -> None:
     found = runs.cpu_run()
     ours = Inconclusive(rule="exposed_communication", mode="ddp", reason=OURS.format("7%"))
     other = Inconclusive(rule="checkpoint_share", mode="ddp", reason="no checkpoint was seen")
-    with_both = dataclasses.replace(found, summary=dataclasses.replace(found.summary, inconclusive=(ours, other)))
+    with_both = replace(found, summary=replace(found.summary, inconclusive=(ours, other)))
     assert "No finding stands clear of dpdoctor's own cost" in screen(with_both).answer
     (told,) = [text for text in screen(with_both).limits if "watching the script" in text]
     assert "Exposed communication (ddp)" in told
@@ -508,10 +501,10 @@ def test_why_there_is_no_remedy_is_told_where_no_mode_has_one() -> None:
     (ranked,) = only(Ranking, build("overview", run))
     assert ranked.advice[0].text == told.no_remedy
     assert f"1. {told.no_remedy}" in shown(run, width=400)
-    with_one = dataclasses.replace(ddp, remedy="cache it", speedup=figure(1.2, 0.1, "x"))
+    with_one = replace(ddp, remedy="cache it", speedup=figure(1.2, 0.1, "x"))
     (told,) = screen(with_findings(runs.cpu_run(), single, with_one)).opportunities
     assert (told.remedy, told.no_remedy, told.gain) == ("Under ddp: cache it.", "", with_one.speedup)
-    unpredicted = dataclasses.replace(with_one, mode="single", speedup=None)
+    unpredicted = replace(with_one, mode="single", speedup=None)
     (told,) = screen(with_findings(runs.cpu_run(), ddp, unpredicted)).opportunities
     assert (told.remedy, told.gain) == ("On one device: cache it.", None)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, MemoryRecord, analyse
 from dpdoctor.report.blocks import Absent, Chart, Table
@@ -31,7 +30,7 @@ def record(number: int, *, on_gpu: bool = True, more: int = 0) -> MemoryRecord:
 def analysis(*ranks: list[MemoryRecord], ablation: str = "full") -> Analysis:
     windows = [window(100, window=number, kind=kind, ablation=ablation) for number, kind in enumerate(KINDS, 1)]
     made = [
-        dataclasses.replace(even_rank(100, index=index), memory=tuple(memory), windows=(*windows,))
+        replace(even_rank(100, index=index), memory=tuple(memory), windows=(*windows,))
         for index, memory in enumerate(ranks)
     ]
     return analyse(run({"single": [launch(*made)]}))
@@ -71,7 +70,7 @@ def test_what_the_profiler_and_experiments_take_is_not_the_scripts() -> None:
 
 
 def test_the_fullest_rank_is_shown() -> None:
-    fuller = [dataclasses.replace(record(number), reserved_bytes=20 * GB) for number in (1, 2)]
+    fuller = [replace(record(number), reserved_bytes=20 * GB) for number in (1, 2)]
     (chart,) = only(Chart, build("memory_over_time", analysis([record(1), record(2)], fuller)))
     assert "Rank 1, the fullest of 2" in chart.how_to_read
 

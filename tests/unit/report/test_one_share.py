@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor import rundir, units
 from dpdoctor.analysis import Analysis
@@ -44,20 +44,20 @@ def ranks(num_ranks: int) -> list[Digest]:
 def _varied(digest: Digest, draw: random.Random) -> Digest:
     device = traced_runs.device(steps=len(STEPS))
     steps = tuple(
-        dataclasses.replace(step, breakdown=of, idle_by={"data": of.idle_ns})
+        replace(step, breakdown=of, idle_by={"data": of.idle_ns})
         for step in device.steps
         for of in [traced_runs.breakdown(*(draw.randint(10, 99) for _ in PARTS), comm=200)]
     )
-    return dataclasses.replace(digest, devices=(dataclasses.replace(device, steps=steps),))
+    return replace(digest, devices=(replace(device, steps=steps),))
 
 
 def without(digests: Sequence[Digest], missing: Missing) -> list[Digest]:
     """Return the traces without these steps."""
     return [
-        dataclasses.replace(
+        replace(
             digest,
             devices=tuple(
-                dataclasses.replace(device, steps=tuple(step for step in device.steps if step.step not in gone))
+                replace(device, steps=tuple(step for step in device.steps if step.step not in gone))
                 for device in digest.devices
             ),
         )

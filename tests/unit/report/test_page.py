@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import re
 
 import pytest
+from msgspec.structs import replace
 from plotly.offline import get_plotlyjs
 
 from dpdoctor import rundir
@@ -95,10 +95,10 @@ def test_labels_in_charts_are_escaped_for_plotly() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_that_is_none_is_refused(value: float) -> None:
     analysis = runs.cpu_run()
-    single = dataclasses.replace(analysis.summary.modes["single"], epoch_s=Figure(value=value, unit="s"))
-    summary = dataclasses.replace(analysis.summary, modes={"single": single})
+    single = replace(analysis.summary.modes["single"], epoch_s=Figure(value=value, unit="s"))
+    summary = replace(analysis.summary, modes={"single": single})
     with pytest.raises(ValueError, match=str(value)):
-        page.render(of_run(dataclasses.replace(analysis, summary=summary)))
+        page.render(of_run(replace(analysis, summary=summary)))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])

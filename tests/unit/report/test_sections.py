@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import plotly.graph_objects
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import plugins
 from dpdoctor.analysis import Analysis, analyse
@@ -162,9 +162,7 @@ class TestPhases:
         assert figures(chart.alternative)[:6] == ["2.00 ms", "2.0%", "1.00 ms", "1.0%", "41.3 ms", "41%"]
 
     def test_a_script_without_an_optimizer_has_a_bar_and_an_unknown_phase(self) -> None:
-        by_hand = runs.rank(
-            runs.steps((2, 1, 40, 50, 0, 7)), conversion=dataclasses.replace(runs.conversion(), optimizers=())
-        )
+        by_hand = runs.rank(runs.steps((2, 1, 40, 50, 0, 7)), conversion=replace(runs.conversion(), optimizers=()))
         analysis = analyse(records.run({"single": [records.launch(by_hand)]}))
         blocks = build("phases", analysis)
         (chart,), (table,) = only(Chart, blocks), only(Table, blocks)
@@ -376,8 +374,8 @@ class TestConversion:
 
     def test_an_iterable_dataset_is_listed_without_a_sampler(self) -> None:
         wrapped = runs.conversion()
-        loader = dataclasses.replace(wrapped.loaders[0], sampler="_InfiniteConstantSampler")
-        rank = runs.rank(conversion=dataclasses.replace(wrapped, loaders=(loader,)))
+        loader = replace(wrapped.loaders[0], sampler="_InfiniteConstantSampler")
+        rank = runs.rank(conversion=replace(wrapped, loaders=(loader,)))
         blocks = build("conversion", analyse(records.run({"single": [records.launch(rank)]})))
         (table,) = [table for table in only(Table, blocks) if table.columns[0] == Column(title="Loader")]
         assert table.rows[0][2] == Cell(text="none (iterable)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import fields, replace
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import HOST, HOST_PHASES, Digest, Lane, TracedStep
@@ -28,7 +28,7 @@ def step(number: int, *, begin: int = 0, lasted: int = 100) -> TracedStep:
 def traced(*kept: tuple[TracedStep, ...]) -> Analysis:
     """Return a run of as many ranks, on one clock, each of which kept these steps."""
     ranks = late_rank(max(2, len(kept)), 0)[: len(kept)]
-    return trace_run(*(dataclasses.replace(rank, traced_steps=steps) for rank, steps in zip(ranks, kept, strict=True)))
+    return trace_run(*(replace(rank, traced_steps=steps) for rank, steps in zip(ranks, kept, strict=True)))
 
 
 def drawn(analysis: Analysis) -> Chart:
@@ -77,7 +77,7 @@ def test_the_step_that_most_ranks_kept_is_drawn() -> None:
 
 def test_a_legend_of_many_names_takes_no_room_from_the_rows() -> None:
     few, many = drawn(traced((step(4),))), tuple(Lane(device=HOST, what=what, spans_ns=(0, MS)) for what in HOST_PHASES)
-    more = drawn(traced((dataclasses.replace(step(4), lanes=(*LANES, *many)),)))
+    more = drawn(traced((replace(step(4), lanes=(*LANES, *many)),)))
     names = [len({trace["name"] for trace in chart.traces}) for chart in (few, more)]
     lines = [-(-number // charts.LEGEND_NAMES) for number in names]
     rows = [len(chart.layout["yaxis"]["ticktext"]) for chart in (few, more)]
@@ -103,18 +103,19 @@ def test_without_a_whole_step_it_is_said() -> None:
 
 
 def test_a_digest_of_before_has_none() -> None:
-    assert Digest.__dataclass_fields__["traced_steps"].default == ()
+    defaults = {field.name: field.default for field in fields(Digest)}
+    assert defaults["traced_steps"] == ()
 
 
 def test_the_hosts_copies_are_not_the_devices() -> None:
     """The training thread has a phase of the same name."""
     both = (Lane(device=HOST, what="h2d", spans_ns=(0, 3 * MS)), Lane(device=0, what="h2d", spans_ns=(4 * MS, 9 * MS)))
-    chart = drawn(traced((dataclasses.replace(step(4), lanes=(*LANES, *both)),)))
+    chart = drawn(traced((replace(step(4), lanes=(*LANES, *both)),)))
     copies = [(row, begin, lasted) for row, name, begin, lasted in bars(chart) if "cop" in name]
     assert sorted(copies) == [("GPU copies", 4, 5), ("rank 0  host", 0, 3)]
 
 
 def test_on_the_cpu_copies_are_the_hosts_alone() -> None:
     lanes = (Lane(device=HOST, what="h2d", spans_ns=(0, 3)), Lane(device=HOST, what="compute", spans_ns=(3, 9)))
-    chart = drawn(traced((dataclasses.replace(step(4), lanes=lanes),)))
+    chart = drawn(traced((replace(step(4), lanes=lanes),)))
     assert chart.layout["yaxis"]["ticktext"] == ["rank 0  host", "CPU compute"]

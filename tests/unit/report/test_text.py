@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure
 from dpdoctor.report import text
@@ -38,7 +37,7 @@ def test_an_unknown_figure_shows_its_reason() -> None:
 
 
 def test_a_figure_with_a_reservation_shows_both() -> None:
-    cell = text.figure_cell(dataclasses.replace(RATE, reason="the edge is left out"))
+    cell = text.figure_cell(replace(RATE, reason="the edge is left out"))
     assert cell == Cell(text="317 samples/s", note="315–320", footnote="the edge is left out")
 
 
@@ -57,7 +56,7 @@ def test_intervals_of_one_launch_are_within_this_run() -> None:
 
 def test_intervals_over_unlike_numbers_of_windows_are_told_apart() -> None:
     modes = runs.gpu_run().summary.modes
-    alone = dataclasses.replace(modes["ddp"], throughput=dataclasses.replace(RATE, low=None, high=None, n=1))
+    alone = replace(modes["ddp"], throughput=replace(RATE, low=None, high=None, n=1))
     assert text.interval_words({**modes, "fsdp": alone}) == (
         "95% intervals within this run, over 3 windows: single and ddp. No interval from 1 window: fsdp."
     )
@@ -68,8 +67,8 @@ def test_intervals_of_repeated_launches() -> None:
 
 
 def test_intervals_by_calibrated_noise() -> None:
-    rate = dataclasses.replace(RATE, scope="calibrated")
-    calibrated = dataclasses.replace(runs.gpu_run().summary.modes["ddp"], throughput=rate)
+    rate = replace(RATE, scope="calibrated")
+    calibrated = replace(runs.gpu_run().summary.modes["ddp"], throughput=rate)
     assert text.interval_words({"ddp": calibrated}) == (
         "95% intervals between launches, by how far those of this script differ here, and 9 windows."
     )
@@ -140,10 +139,10 @@ def test_capitals(given: str, shown: str) -> None:
 def test_a_run_is_called_after_its_script_or_module() -> None:
     found = runs.cpu_run()
     assert text.run_title(found) == "train.py"
-    spec = dataclasses.replace(found.run.header.spec, is_module=True)
-    header = dataclasses.replace(found.run.header, spec=spec)
-    summary = dataclasses.replace(found.summary, script=dataclasses.replace(found.summary.script, path="package.train"))
-    module = dataclasses.replace(found, summary=summary, run=dataclasses.replace(found.run, header=header))
+    spec = replace(found.run.header.spec, is_module=True)
+    header = replace(found.run.header, spec=spec)
+    summary = replace(found.summary, script=replace(found.summary.script, path="package.train"))
+    module = replace(found, summary=summary, run=replace(found.run, header=header))
     assert text.run_title(module) == "package.train"
 
 

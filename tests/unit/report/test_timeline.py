@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import NO_CALLS, Digest
@@ -105,8 +105,8 @@ class TestTracks:
 
     def test_of_two_traces_of_a_rank_one_waits(self) -> None:
         first, second = traced_runs.late_rank(2, 1)
-        shorter = dataclasses.replace(second, source="again.json", calls=NO_CALLS)
-        again = [dataclasses.replace(first, source="again0.json", calls=NO_CALLS), shorter]
+        shorter = replace(second, source="again.json", calls=NO_CALLS)
+        again = [replace(first, source="again0.json", calls=NO_CALLS), shorter]
         found = written(traced_runs.trace_run(first, second, *again))
         waits = [event for event in found if event["name"].startswith("waits for")]
         assert (
@@ -124,22 +124,22 @@ class TestTracks:
 
     def test_calls_that_overlap_get_tracks_of_their_own(self) -> None:
         (digest,) = traced_runs.late_rank(1, 0, num_steps=2)
-        calls = dataclasses.replace(digest.calls, begin_ns=(0, 5 * MS), end_ns=(10 * MS, 15 * MS))
-        events = written(traced_runs.trace_run(dataclasses.replace(digest, calls=calls)))
+        calls = replace(digest.calls, begin_ns=(0, 5 * MS), end_ns=(10 * MS, 15 * MS))
+        events = written(traced_runs.trace_run(replace(digest, calls=calls)))
         assert [len(slices(events, 1, name)) for name in ("collectives", "collectives 2")] == [1, 1]
 
     def test_of_too_many_calls_the_longest_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(timeline, "MOST_SLICES", 4)
         (digest,) = traced_runs.late_rank(1, 0, num_steps=3)
-        calls = dataclasses.replace(digest.calls, begin_ns=(0, 20 * MS, 40 * MS), end_ns=(9 * MS, 21 * MS, 47 * MS))
-        events = written(traced_runs.trace_run(dataclasses.replace(digest, calls=calls)))
+        calls = replace(digest.calls, begin_ns=(0, 20 * MS, 40 * MS), end_ns=(9 * MS, 21 * MS, 47 * MS))
+        events = written(traced_runs.trace_run(replace(digest, calls=calls)))
         shown = slices(events, 1, "collectives, the longest 2 of 3")
         assert [one["ts"] for one in shown] == [0, 40_000]
 
 
 def ahead(digest: Digest, by_ns: int) -> Digest:
     """Return what a rank whose clock is ahead would have written."""
-    return dataclasses.replace(digest, base_ns=digest.base_ns + by_ns)
+    return replace(digest, base_ns=digest.base_ns + by_ns)
 
 
 class TestClocks:
@@ -152,7 +152,7 @@ class TestClocks:
 
     def test_a_rank_that_shares_no_call_begins_at_zero_and_says_so(self) -> None:
         found = traced_runs.late_rank(2, 1)
-        stranger = ahead(dataclasses.replace(found[1], rank=None, source="other.json"), 10**18)
+        stranger = ahead(replace(found[1], rank=None, source="other.json"), 10**18)
         events = written(traced_runs.trace_run(found[0], stranger))
         assert processes(events)[1] == "traces, other.json (begins at 0)"
         assert slices(events, 2, "steps, GPU 0")[0]["ts"] == 0

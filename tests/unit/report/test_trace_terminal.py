@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from tests.builders import traced_runs
 from tests.builders.terminal import shown
@@ -41,13 +41,13 @@ def test_on_eighty_columns_no_figure_is_cut() -> None:
 
 def test_of_many_devices_the_rest_is_counted() -> None:
     (digest,) = traced_runs.late_rank(1, 0)
-    many = dataclasses.replace(digest, devices=tuple(traced_runs.device(index) for index in range(43)))
+    many = replace(digest, devices=tuple(traced_runs.device(index) for index in range(43)))
     assert "3 more" in shown(traced_runs.trace_run(many))
 
 
 def test_a_name_cannot_command_the_terminal() -> None:
     (digest,) = traced_runs.late_rank(1, 0)
-    hostile = dataclasses.replace(digest, rank=None, source="\x1b[31mred\x07", notes=("\x1b]0;title\x07",))
+    hostile = replace(digest, rank=None, source="\x1b[31mred\x07", notes=("\x1b]0;title\x07",))
     text = shown(traced_runs.trace_run(hostile))
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -57,5 +57,5 @@ def test_a_name_cannot_command_the_terminal() -> None:
 
 def test_markup_in_a_trace_is_shown_not_obeyed() -> None:
     (digest,) = traced_runs.late_rank(1, 0)
-    text = shown(traced_runs.trace_run(dataclasses.replace(digest, notes=("[bold]x[/bold]",))))
+    text = shown(traced_runs.trace_run(replace(digest, notes=("[bold]x[/bold]",))))
     assert "[bold]x[/bold]" in text

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.base.traces import CommonSteps, common_steps
@@ -50,7 +49,7 @@ class TestHeadline:
         assert trace_verdict.headline(traced_runs.unreadable()).sentence == "No trace could be read."
 
     def test_of_a_trace_without_events(self) -> None:
-        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=())
+        digest = replace(traced_runs.late_rank(1, 0)[0], devices=())
         found = trace_verdict.headline(traced_runs.trace_run(digest))
         assert found.sentence == "1 rank: the traces hold neither device events nor operators."
 
@@ -66,15 +65,15 @@ LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, times=19, num_
     [
         (LATE, "rank 2 is late by 30.0 ms in nearly every step"),
         (
-            dataclasses.replace(LATE, times=13, cause="gc"),
+            replace(LATE, times=13, cause="gc"),
             "rank 2 is late by 30.0 ms in most steps after collecting garbage",
         ),
         (
-            dataclasses.replace(LATE, kind="rotating", rank=None),
+            replace(LATE, kind="rotating", rank=None),
             "in most steps a rank is late by 30.0 ms, now one and now another",
         ),
         (
-            dataclasses.replace(LATE, kind="periodic", period=5, rank=None),
+            replace(LATE, kind="periodic", period=5, rank=None),
             "a rank, not always the same, is late by 30.0 ms every 5 steps",
         ),
         (
@@ -119,7 +118,7 @@ def test_who_is_late(verdict: Stragglers, clause: str | None) -> None:
 
 def common(devices: list[DeviceDigest]) -> CommonSteps:
     """Return the steps that count for the devices of one rank."""
-    return common_steps([dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=tuple(devices))])
+    return common_steps([replace(traced_runs.late_rank(1, 0)[0], devices=tuple(devices))])
 
 
 class TestSpent:
@@ -155,9 +154,7 @@ class TestWhoCameLast:
         segments[:, 2] += 30 * MS
         made = digests(lockstep(segments, [10 * MS] * 8, per_step=8, numbered=False))
         device = traced_runs.device(steps=1)
-        return traced_runs.trace_run(
-            *(dataclasses.replace(digest, has_device=True, devices=(device,)) for digest in made)
-        )
+        return traced_runs.trace_run(*(replace(digest, has_device=True, devices=(device,)) for digest in made))
 
     def test_the_first_screen_has_the_fact(self) -> None:
         found = trace_verdict.headline(self.one_step())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.digest import Bucket, NamedTime, NotMeasured, SmallCalls
@@ -103,7 +102,7 @@ class TestTimeBudget:
     def test_of_many_devices_those_that_compute_least_come_first(self) -> None:
         (digest,) = traced_runs.late_rank(1, 0)
         many = [
-            dataclasses.replace(
+            replace(
                 digest, rank=rank, devices=(traced_runs.device(of=traced_runs.breakdown(compute=200 + rank, idle=100)),)
             )
             for rank in range(130)
@@ -124,8 +123,8 @@ class TestTimeBudget:
         causes = ("data", "sync", "allocator", "gc", "optimizer", "dispatch", "python", "annotation")
         idle_by = {cause: (20 - place) * MS for place, cause in enumerate(causes)}
         of = traced_runs.breakdown(0, idle=sum(idle_by.values()) // MS)
-        device = dataclasses.replace(traced_runs.device(steps=0, of=of), idle_by=idle_by)
-        run = traced_runs.trace_run(dataclasses.replace(traced_runs.late_rank(1, 0)[0], devices=(device,)))
+        device = replace(traced_runs.device(steps=0, of=of), idle_by=idle_by)
+        run = traced_runs.trace_run(replace(traced_runs.late_rank(1, 0)[0], devices=(device,)))
         chart = charts("breakdown", run)["Idle, by what the host did meanwhile"]
         assert [trace["name"] for trace in chart.traces][-2:] == ["launching operators", "other causes"]
         assert sum(trace["x"][0] for trace in chart.traces) == pytest.approx(100, abs=1e-3)
@@ -154,7 +153,7 @@ class TestTimeBudget:
 
     def test_what_only_some_traces_cannot_tell_names_them(self) -> None:
         first, second = traced_runs.late_rank(2, 1)
-        blind = dataclasses.replace(second, not_measured=(NotMeasured(what="steps", reason="no spans"),))
+        blind = replace(second, not_measured=(NotMeasured(what="steps", reason="no spans"),))
         found = only(Absent, build("breakdown", traced_runs.trace_run(first, blind)))
         assert found == [Absent(what="Steps", reason="no spans (rank 1)")]
 
@@ -167,7 +166,7 @@ class TestCollectives:
 
     def test_duration_and_bandwidth_are_of_one_rank(self) -> None:
         made = [
-            dataclasses.replace(digest, collectives=(traced_runs.size(median_ns=ms * MS, algbw_gb_s=bandwidth),))
+            replace(digest, collectives=(traced_runs.size(median_ns=ms * MS, algbw_gb_s=bandwidth),))
             for digest, ms, bandwidth in zip(traced_runs.late_rank(3, 0), (30, 10, 20), (1.0, 3.0, 1.5), strict=True)
         ]
         (row,) = tables("collectives", traced_runs.trace_run(*made))["Collectives"].rows
@@ -184,7 +183,7 @@ class TestCollectives:
         assert texts(row)[1] == "94.0 kB"
 
     def test_without_any_the_reason_is_given(self) -> None:
-        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], collectives=())
+        digest = replace(traced_runs.late_rank(1, 0)[0], collectives=())
         (found,) = build("collectives", traced_runs.trace_run(digest))
         assert found == Absent(what="Collectives", reason="one process calls no collective")
 
@@ -209,7 +208,7 @@ class TestBandwidthBySize:
 
     def run(self, **fields: object) -> Analysis:
         (digest,) = traced_runs.late_rank(1, 0)
-        return traced_runs.trace_run(dataclasses.replace(digest, **{"collectives": self.SIZES, **fields}))
+        return traced_runs.trace_run(replace(digest, **{"collectives": self.SIZES, **fields}))
 
     def test_measured_points_and_the_fitted_line_with_its_limit(self) -> None:
         chart = charts("collectives", self.run(small_calls=(self.FIT,)))["Bandwidth by size"]
@@ -236,9 +235,7 @@ class TestBandwidthBySize:
 
     def test_of_several_ranks_the_middle_fit_is_drawn(self) -> None:
         digests = [
-            dataclasses.replace(
-                digest, collectives=self.SIZES, small_calls=(dataclasses.replace(self.FIT, bandwidth_gb_s=bandwidth),)
-            )
+            replace(digest, collectives=self.SIZES, small_calls=(replace(self.FIT, bandwidth_gb_s=bandwidth),))
             for digest, bandwidth in zip(traced_runs.late_rank(3, 0), (3.0, 1.0, 2.0), strict=True)
         ]
         chart = charts("collectives", traced_runs.trace_run(*digests))["Bandwidth by size"]
@@ -268,7 +265,7 @@ class TestParallel:
 
     def test_a_bucket_that_is_ready_after_backward_is_all_tail(self) -> None:
         late = Bucket(order=0, num_bytes=None, ready_ns=30 * MS, end_ns=45 * MS, exposed_ns=15 * MS, tail_ns=20 * MS)
-        run = traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), buckets=(late,)))
+        run = traced_runs.trace_run(replace(traced_runs.everything(), buckets=(late,)))
         ready, during, tail = (trace["x"] for trace in charts("parallel", run)["Gradient buckets of rank 0"].traces)
         assert (ready, during, tail) == ([30], [0], [15])
 
@@ -284,12 +281,12 @@ class TestParallel:
 
     def test_the_units_are_drawn_by_what_of_them_is_exposed(self) -> None:
         units = tuple(
-            dataclasses.replace(traced_runs.everything().shard_units[0], name=n, exposed_ns=t * 1e6)
+            replace(traced_runs.everything().shard_units[0], name=n, exposed_ns=t * 1e6)
             for n, t in (("a", 1), ("b", 3))
         )
-        chart = charts(
-            "parallel", traced_runs.trace_run(dataclasses.replace(traced_runs.everything(), shard_units=units))
-        )["Units of FSDP on rank 0"]
+        chart = charts("parallel", traced_runs.trace_run(replace(traced_runs.everything(), shard_units=units)))[
+            "Units of FSDP on rank 0"
+        ]
         assert (chart.layout["yaxis"]["ticktext"], chart.traces[0]["x"]) == (["b", "a"], [3, 1])
         assert chart.alternative.startswith("b: ")
         assert figures(chart.alternative) == ["3.00 ms", "50%", "1.00 ms", "50%"]
@@ -371,7 +368,7 @@ class TestKernels:
 
     def test_the_longest_are_shown(self) -> None:
         names = tuple(NamedTime(name=f"k{n}", count=1, total_ns=n * MS, device=0) for n in range(1, 31))
-        digest = dataclasses.replace(traced_runs.late_rank(1, 0)[0], kernels=names)
+        digest = replace(traced_runs.late_rank(1, 0)[0], kernels=names)
         table = tables("kernels", traced_runs.trace_run(digest))["Kernels"]
         assert [row[0].text for row in table.rows] == [f"k{n}" for n in range(30, 15, -1)]
         assert "the first 15" in table.caption

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding, Rank
 from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
@@ -26,9 +24,9 @@ def accumulating(number: int, exposed: int | None = 40, gathered: int = 0) -> li
         ("reduce_scatter", 1_000, reduced := (exposed or 0) - gathered, reduced),
     ]
     return [
-        dataclasses.replace(
+        replace(
             rank,
-            steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps),
+            steps=tuple(replace(step, micro_batches=number) for step in rank.steps),
             digest=None
             if exposed is None
             else digest(rank.index, compute=100 - exposed, exposed=exposed, calls=calls, gpu=False),
@@ -90,7 +88,7 @@ def test_what_gains_nothing_is_not_recommended() -> None:
 )
 def test_a_library_that_runs_the_backward_pass_may_do_so_itself(function: str) -> None:
     ranks = [
-        dataclasses.replace(rank, record=dataclasses.replace(rank.record, call_tree=cases.calling(function)))
+        replace(rank, record=replace(rank.record, call_tree=cases.calling(function)))
         for rank in accumulating(4)
         if rank.record is not None
     ]
@@ -131,7 +129,7 @@ def test_a_script_that_reduces_once_is_told_nothing(way: str, times: int) -> Non
     reduced = {"reduce_scatter": Collective(count=times, num_bytes=8_000 * times)}
     fields = {
         "native": cases.OWN,
-        "conversion": dataclasses.replace(cases.in_way(way), modules=(model,)),
+        "conversion": replace(cases.in_way(way), modules=(model,)),
         "counters": Counters(operators=1, inputs=(), collectives=reduced),
     }
     found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), ablations={}, **fields))

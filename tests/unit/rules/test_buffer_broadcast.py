@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket
@@ -81,9 +80,9 @@ def test_cost_count_and_line() -> None:
 def test_the_option_has_the_name_that_the_torch_of_the_run_knows(
     name: str, packages: dict[str, str], option: str
 ) -> None:
-    digests = [dataclasses.replace(one, buckets=(BUCKET,)) for one in pair()]
+    digests = [replace(one, buckets=(BUCKET,)) for one in pair()]
     facts = case(name, *digests, counters=COUNTERS)
-    facts = dataclasses.replace(facts, fingerprint=dataclasses.replace(facts.fingerprint, packages=packages))
+    facts = replace(facts, fingerprint=replace(facts.fingerprint, packages=packages))
     found = RULE.check(facts)
     assert isinstance(found, Finding)
     assert (found.short_remedy, found.code) == (

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import re
+
+from msgspec.structs import replace
 
 from dpdoctor.records import CpuUse, Sample
 from dpdoctor.rules import CannotTell
@@ -12,7 +13,7 @@ from tests.builders.cases import Case
 
 def computing(threads: int, ablation: float | None = None, half: float = 0.01) -> Case:
     """Return two ranks on two cores that compute with so many threads each and have two loader processes each."""
-    conversion = dataclasses.replace(cases.conversion(num_workers=2), num_threads=threads)
+    conversion = replace(cases.conversion(num_workers=2), num_threads=threads)
     cpu = CpuUse(cpu_s=1.0, workers_cpu_s=0.0, wall_s=1.0, involuntary_switches=300, num_threads=threads)
     ablations = {} if ablation is None else {"fair_threads": cases.ablation(ablation, half)}
     return cases.case("ddp", of=cases.ranks(2, conversion=conversion, cpu=cpu), ablations=ablations)
@@ -34,7 +35,7 @@ SILENT = {
     "too many, and nobody can tell": computing(16, 0.06, 0.2),
     "a quota was reached now and then": throttled(0, 2, 5),
     "no period has ended": throttled(0),
-    "ranks left no record": cases.case(of=[dataclasses.replace(cases.ranks()[0], record=None)]),
+    "ranks left no record": cases.case(of=[replace(cases.ranks()[0], record=None)]),
 }
 
 

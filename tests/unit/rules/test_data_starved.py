@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import CrossCheck, Figure, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderTrial, TransformSummary
@@ -55,17 +54,17 @@ def beginning(
     rank = cases.laid_out(records.rank(steps, windows, steps_per_epoch=of_epoch, conversion=cases.conversion()))
     edges = [step for step in rank.steps if step.epoch_edge]
     one = cases.eventful(rank, "iterator", 16, seconds, str(loader)).events[0]
-    events = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
+    events = [replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
     batches = [
         feeding.batch(step.step, asked=0, wait=0, iteration=step.step // every, batch=step.step % every)
         for step in rank.steps
     ]
-    rank = dataclasses.replace(rank, events=tuple(events), batches=tuple(batches))
+    rank = replace(rank, events=tuple(events), batches=tuple(batches))
     if not elsewhere_s:
         return [rank]
     one = cases.eventful(rank, "evaluation", 16, elsewhere_s).events[-1]
-    evaluations = [dataclasses.replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
-    return [dataclasses.replace(rank, events=(*rank.events, *evaluations))]
+    evaluations = [replace(one, at_ns=step.begin_ns, step=step.step) for step in edges]
+    return [replace(rank, events=(*rank.events, *evaluations))]
 
 
 def reading(num_batches: int, of: Sequence[Rank], loader: LoaderSummary | None = None) -> Case:
@@ -111,7 +110,7 @@ def test_where_clock_and_ablation_agree_the_more_exact_is_the_cost(
     clock: float | None, of_ablation: float, cost: float
 ) -> None:
     seen, ablation = cases.figure(0.40, clock or 0.0, "ratio"), cases.ablation(0.42, of_ablation)
-    seen = seen if clock is not None else dataclasses.replace(seen, low=None, high=None)
+    seen = seen if clock is not None else replace(seen, low=None, high=None)
     check = CrossCheck(
         what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=True, tolerance=0.05
     )
@@ -352,7 +351,7 @@ def test_what_waits_to_take_over_while_others_take_cores_is_not_to_fetch_faster(
     found = RULE.check(waiting(0.4, 0.39, ready))
     assert (found.remedy is None) == is_told
     assert ("lie ready" in (found.no_remedy or "")) == is_told
-    unseen = dataclasses.replace(ready, fetch=cases.unknown(reason=FRESH_WORKERS), collate=cases.unknown())
+    unseen = replace(ready, fetch=cases.unknown(reason=FRESH_WORKERS), collate=cases.unknown())
     assert RULE.check(waiting(0.4, 0.39, unseen)).no_remedy == FRESH_WORKERS
 
 
@@ -473,8 +472,8 @@ def test_a_loader_is_to_be_read_to_its_end_only_where_it_is_not() -> None:
 
 def test_what_a_beginning_takes_is_the_loaders_own_where_another_begins_too() -> None:
     (rank,) = beginning(4, 0.3)
-    other = [dataclasses.replace(event, detail="1") for event in rank.events]
-    both = dataclasses.replace(rank, events=(*rank.events, *other))
+    other = [replace(event, detail="1") for event in rank.events]
+    both = replace(rank, events=(*rank.events, *other))
     assert RULE.check(reading(4, [both])) is None
 
 
@@ -491,5 +490,5 @@ def test_without_clock_and_ablation_it_cannot_tell() -> None:
 
 def test_a_step_that_no_rank_recorded_is_no_beginning() -> None:
     rank = cases.ranks()[0]
-    steps = [msgspec.structs.replace(step, epoch_edge=False) for step in rank.steps]
-    assert RULE.check(waiting(0.0, of=[dataclasses.replace(rank, steps=tuple(steps))])) is None
+    steps = [replace(step, epoch_edge=False) for step in rank.steps]
+    assert RULE.check(waiting(0.0, of=[replace(rank, steps=tuple(steps))])) is None

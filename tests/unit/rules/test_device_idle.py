@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding
 from dpdoctor.digest import Replay
@@ -92,7 +91,7 @@ def test_what_hides_is_the_mean_over_ranks_as_idle_time_is() -> None:
     found = said(case("ddp", waits, digest(1, compute=60, idle_by={"dispatch": 40}, delay_us=3_000)))
     # Of 40% on both the mean hides (60% + 0) / 2, less the 10% that waits.
     assert found is None
-    waits = dataclasses.replace(waits, replay=dataclasses.replace(of, without_ns=(55_000_000,)))
+    waits = replace(waits, replay=replace(of, without_ns=(55_000_000,)))
     found = said(case("ddp", waits, digest(1, compute=60, idle_by={"dispatch": 40}, delay_us=3_000)))
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.4 - (0.45 / 2 - 0.1))

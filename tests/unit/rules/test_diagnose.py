@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, Figure, Finding
@@ -83,20 +83,14 @@ def test_no_rule_raises_without_records(case: Case) -> None:
     launches = run.modes[case.name]
     for left in (
         [],
-        [dataclasses.replace(launch, ranks=()) for launch in launches],
-        [
-            dataclasses.replace(ln, ranks=tuple(dataclasses.replace(r, record=None) for r in ln.ranks))
-            for ln in launches
-        ],
-        [dataclasses.replace(ln, ranks=tuple(dataclasses.replace(r, steps=()) for r in ln.ranks)) for ln in launches],
-        [
-            dataclasses.replace(ln, ranks=tuple(dataclasses.replace(r, digest=None) for r in ln.ranks))
-            for ln in launches
-        ],
-        [dataclasses.replace(launch, ranks=launch.ranks[:1], samples=()) for launch in launches],
+        [replace(launch, ranks=()) for launch in launches],
+        [replace(ln, ranks=tuple(replace(r, record=None) for r in ln.ranks)) for ln in launches],
+        [replace(ln, ranks=tuple(replace(r, steps=()) for r in ln.ranks)) for ln in launches],
+        [replace(ln, ranks=tuple(replace(r, digest=None) for r in ln.ranks)) for ln in launches],
+        [replace(launch, ranks=launch.ranks[:1], samples=()) for launch in launches],
     ):
-        partial = dataclasses.replace(run, modes={**run.modes, case.name: tuple(left)})
-        assert written(dataclasses.replace(case.analysis, run=partial, cross_rank={}))
+        partial = replace(run, modes={**run.modes, case.name: tuple(left)})
+        assert written(replace(case.analysis, run=partial, cross_rank={}))
 
 
 def test_a_steady_run_without_faults_has_no_findings() -> None:
@@ -137,9 +131,9 @@ def test_what_gives_most_comes_first_and_facts_last() -> None:
 
 
 def test_a_cost_reaches_no_further_than_all_of_the_time() -> None:
-    wide = dataclasses.replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.1, high=1.24, unit="ratio"))
+    wide = replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.1, high=1.24, unit="ratio"))
     assert (_bounded(wide).cost.low, _bounded(wide).cost.high) == (0.1, 1.0)
-    narrow = dataclasses.replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.6, high=0.7, unit="ratio"))
+    narrow = replace(finding("ddp", 0.67), cost=Figure(value=0.67, low=0.6, high=0.7, unit="ratio"))
     assert _bounded(narrow) == narrow
 
 
@@ -169,7 +163,7 @@ def test_a_bound_is_ordered_by_what_is_likely_not_by_the_most_that_it_may_be() -
 def test_what_makes_training_wrong_stands_first_where_it_is_certain() -> None:
     wrong = finding("native", None, rule="replicas_differ", status="confirmed")
     assert in_order([gaining(1.5), wrong]) == [wrong, gaining(1.5)]
-    doubtful = dataclasses.replace(wrong, status="inferred")
+    doubtful = replace(wrong, status="inferred")
     assert in_order([gaining(1.5), doubtful]) == [gaining(1.5), doubtful]
 
 

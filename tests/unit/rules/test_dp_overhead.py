@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, Finding
 from dpdoctor.analysis.base.summary import Batch
@@ -33,12 +32,12 @@ def dp(replicate_ms: float = 20, own_ms: float = 60) -> Case:
 def beside_ddp(rate: float, per_device: float = 16.0) -> Case:
     """Return the same with a ddp on as many devices that trains so fast."""
     made = dp()
-    ddp = dataclasses.replace(
+    ddp = replace(
         made.mode,
         throughput=figure(rate, 1, "samples/s"),
         batch=Batch(per_device=per_device, global_=None, rule="global", source="test"),
     )
-    summary = dataclasses.replace(made.analysis.summary, modes={**made.analysis.summary.modes, "ddp": ddp})
+    summary = replace(made.analysis.summary, modes={**made.analysis.summary.modes, "ddp": ddp})
     return case_of(Analysis(summary=summary, run=made.analysis.run), "dp")
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from msgspec.structs import replace
 
@@ -56,7 +54,7 @@ def test_steps_that_were_counted_as_one_count_by_their_samples() -> None:
         replace(step, samples_drawn=step.samples_drawn * (9 if place % 4 == 1 else 1))
         for place, step in enumerate(rank.steps)
     ]
-    found = RULE.check(cases.case("single", of=[dataclasses.replace(rank, steps=tuple(steps))]))
+    found = RULE.check(cases.case("single", of=[replace(rank, steps=tuple(steps))]))
     assert "every 2 steps" not in found.cause
     assert found.cost.value < RULE.check(case).cost.value
 

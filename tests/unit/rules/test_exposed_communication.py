@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
@@ -105,7 +104,7 @@ def test_accumulation_is_advised_where_it_saves_communication(mode: str, is_advi
 def accumulating(number: int, mode: str = "ddp", library: str = "", **fields: Any) -> Finding:
     """Return what is found of so many micro-batches in a step, whose backward passes this function runs."""
     of = [
-        replace(rank, steps=tuple(msgspec.structs.replace(step, micro_batches=number) for step in rank.steps))
+        replace(rank, steps=tuple(replace(step, micro_batches=number) for step in rank.steps))
         for rank in ranks(2, call_tree=calling(library) if library else ())
     ]
     return finding(untraced(mode, of=of, **{"ablations": {"no_comm": ablation(0.3)}, **fields}))

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.records import Rank, StepRecord
 from dpdoctor.rules.gc_pauses import RULE
@@ -50,8 +49,8 @@ def test_a_call_in_each_step_is_the_scripts_own() -> None:
 
 def test_a_call_stays_the_scripts_own_beside_many_short_collections() -> None:
     (rank,) = FIRES["in every step"].launch.ranks
-    young = tuple(dataclasses.replace(event, duration_ns=1_000_000, detail="generation 0") for event in rank.events * 2)
-    found = RULE.check(cases.case(of=[dataclasses.replace(rank, events=(*rank.events, *young))]))
+    young = tuple(replace(event, duration_ns=1_000_000, detail="generation 0") for event in rank.events * 2)
+    found = RULE.check(cases.case(of=[replace(rank, events=(*rank.events, *young))]))
     assert "gc.collect()" in found.remedy
 
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.digest import NamedTime
 from dpdoctor.records import Counters, InputTensor
@@ -63,7 +62,7 @@ def copying(kind: str, **fields: object) -> Case:
     """Return a mode whose trace names what its copies read from."""
     copies = (NamedTime(name=f"Memcpy HtoD ({kind} -> Device)", count=10, total_ns=10**6, device=0),)
     ranks = traced_runs.receiving(cases.ranks(device="cuda:0"), 20)
-    named = [dataclasses.replace(rank, digest=dataclasses.replace(rank.digest, kernels=copies)) for rank in ranks]
+    named = [replace(rank, digest=replace(rank.digest, kernels=copies)) for rank in ranks]
     return cases.case(of=named, counters=INPUTS, loader=cases.loader(**fields))
 
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.records import Rank
 from dpdoctor.rules.evaluation_share import RULE as EVALUATION
@@ -19,8 +17,8 @@ def running(every: int, seconds: float, kind: str = "inference") -> Case:
 
 def with_edges(rank: Rank) -> Rank:
     begins = {event.at_ns for event in rank.events}
-    steps = tuple(msgspec.structs.replace(step, epoch_edge=step.begin_ns in begins) for step in rank.steps)
-    return dataclasses.replace(rank, steps=steps)
+    steps = tuple(replace(step, epoch_edge=step.begin_ns in begins) for step in rank.steps)
+    return replace(rank, steps=steps)
 
 
 def by_chance() -> Case:

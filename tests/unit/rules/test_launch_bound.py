@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding
 from dpdoctor.digest import DataParallelCost, NamedTime

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding
 from dpdoctor.records import Device
@@ -23,7 +24,7 @@ def devices(*gigabytes: float | None) -> tuple[Device, ...]:
 def of_ranks(*held: tuple[Device, ...], hosts: tuple[str, ...] = ("box", "box", "box")) -> Case:
     """Return ranks that see these GPUs."""
     of = [
-        dataclasses.replace(rank, record=dataclasses.replace(rank.record, devices=seen, host=host))
+        replace(rank, record=replace(rank.record, devices=seen, host=host))
         for rank, seen, host in zip(cases.ranks(len(held), device="cuda:0"), held, hosts, strict=False)
         if rank.record
     ]

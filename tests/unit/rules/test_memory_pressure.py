@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding, Sample
 from dpdoctor.records import Device
@@ -25,8 +25,8 @@ STARVED = digest(world_size=1, compute=90, idle_by={"allocator": 10})
 def with_gpu(made: Case) -> Case:
     """Return the case on a machine whose GPU has 100 GB."""
     summary = made.analysis.summary
-    known = dataclasses.replace(summary, fingerprint=dataclasses.replace(summary.fingerprint, gpus=(GPU,)))
-    return cases.case_of(dataclasses.replace(made.analysis, summary=known), made.name)
+    known = replace(summary, fingerprint=replace(summary.fingerprint, gpus=(GPU,)))
+    return cases.case_of(replace(made.analysis, summary=known), made.name)
 
 
 def gpu(gigabytes: int, ranks: int = 1, samples: Sequence[Sample] = ()) -> Case:
@@ -105,8 +105,8 @@ def test_a_full_gpu_is_told_where_the_allocator_costs_nothing() -> None:
 
 def test_what_the_allocator_takes_in_too_few_steps_has_no_cost_and_stays_idle_time() -> None:
     whole = digest(world_size=1, compute=60, idle_by={"allocator": 40}, delay_us=3_000)
-    one_step = tuple(dataclasses.replace(device, steps=device.steps[:1]) for device in whole.devices)
-    made = traced("single", dataclasses.replace(whole, devices=one_step), record={"devices": (FULL,)})
+    one_step = tuple(replace(device, steps=device.steps[:1]) for device in whole.devices)
+    made = traced("single", replace(whole, devices=one_step), record={"devices": (FULL,)})
     said = conclusions(with_gpu(made))
     full = said["memory_pressure"]
     assert isinstance(full, Finding)
@@ -119,7 +119,7 @@ def test_a_gpu_that_is_full_for_certain_goes_before_one_that_may_be(gigabytes: i
     shared = Device(name="GPU", uuid="GPU-0", peak_memory_bytes=60 * 10**9, memory_bytes=100 * 10**9)
     own = Device(name="GPU", uuid="GPU-1", peak_memory_bytes=gigabytes * 10**9, memory_bytes=100 * 10**9)
     ranks = [
-        dataclasses.replace(rank, record=dataclasses.replace(rank.record, devices=(device,)))
+        replace(rank, record=replace(rank.record, devices=(device,)))
         for rank, device in zip(cases.ranks(3, device="cuda:0"), (shared, shared, own), strict=True)
     ]
     found = RULE.check(cases.case("ddp", world_size=3, of=ranks))

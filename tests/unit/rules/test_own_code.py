@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding
 from dpdoctor.records import Conversion, LineShare, WrappedModule
@@ -27,7 +26,7 @@ def loop(
     `seen`: fields of the LineShares.
     """
     trace = digest(world_size=1, compute=100 - idle_ms, idle_by={cause: idle_ms}, gpu=False)
-    lines = tuple(dataclasses.replace(line, **(seen or {})) for line in LINES)
+    lines = tuple(replace(line, **(seen or {})) for line in LINES)
     return case("single", trace, phases_s={"other": other_ms / 1000}, record={"own_code": lines}, **fields)
 
 
@@ -101,7 +100,7 @@ def test_an_update_that_no_torch_optimizer_makes_is_not_blamed() -> None:
     found = RULE.check(loop(30, 40, conversion=UPDATED_BY_HAND))
     assert isinstance(found, CannotTell)
     assert "update" in found.reason
-    trained = dataclasses.replace(UPDATED_BY_HAND, optimizers=("Adam",))
+    trained = replace(UPDATED_BY_HAND, optimizers=("Adam",))
     assert isinstance(RULE.check(loop(30, 40, conversion=trained)), Finding)
 
 
@@ -116,10 +115,10 @@ def without_loader() -> Case:
     made = loop(30, 40)
     ((launch,),) = made.analysis.run.modes.values()
     (rank,) = launch.ranks
-    fed_by_none = tuple(msgspec.structs.replace(step, samples_drawn=0) for step in rank.steps)
-    launch = dataclasses.replace(launch, ranks=(dataclasses.replace(rank, steps=fed_by_none),))
-    run = dataclasses.replace(made.analysis.run, modes={made.name: (launch,)})
-    return case_of(dataclasses.replace(made.analysis, run=run), made.name)
+    fed_by_none = tuple(replace(step, samples_drawn=0) for step in rank.steps)
+    launch = replace(launch, ranks=(replace(rank, steps=fed_by_none),))
+    run = replace(made.analysis.run, modes={made.name: (launch,)})
+    return case_of(replace(made.analysis, run=run), made.name)
 
 
 def test_the_remedy_fits_where_the_line_lies() -> None:

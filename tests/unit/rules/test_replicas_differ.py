@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dpdoctor.records import HAND_WRITTEN, PARAMETERS_EQUAL, Check, Conversion, Strategy, WrappedModule
 from dpdoctor.rules.replicas_differ import RULE

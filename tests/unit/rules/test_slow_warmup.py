@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.records import EventRecord, Rank
 from dpdoctor.rules.slow_warmup import RULE
@@ -17,12 +16,10 @@ def warming(first_s: float, second_s: float, epoch_s: float | None = 10.0, *, co
     measured = cases.ranks()[0]
     warmup = [records.step(1000 * (0.1 + seconds), window=0) for seconds in (first_s, second_s)]
     window = records.window(0, window=0, kind="warmup")
-    rank = dataclasses.replace(measured, steps=(*warmup, *measured.steps), windows=(window, *measured.windows))
+    rank = replace(measured, steps=(*warmup, *measured.steps), windows=(window, *measured.windows))
     rank = cases.laid_out(rank)
     if compiled:
-        rank = dataclasses.replace(
-            rank, events=(_compile(rank, 0, first_s, "0/0"), _compile(rank, 1, second_s, compiled))
-        )
+        rank = replace(rank, events=(_compile(rank, 0, first_s, "0/0"), _compile(rank, 1, second_s, compiled)))
     return cases.case(of=[rank], epoch_s=cases.unknown() if epoch_s is None else cases.figure(epoch_s))
 
 
@@ -75,8 +72,8 @@ def test_without_compiling_nothing_is_said_of_it() -> None:
 def test_the_step_of_the_proof_is_dpdoctors_own() -> None:
     case = warming(30, 2)
     (rank,) = case.launch.ranks
-    windows = (dataclasses.replace(rank.windows[0], kind="proof"), *rank.windows[1:])
-    assert RULE.check(cases.case(of=[dataclasses.replace(rank, windows=windows)], epoch_s=cases.figure(10.0))) is None
+    windows = (replace(rank.windows[0], kind="proof"), *rank.windows[1:])
+    assert RULE.check(cases.case(of=[replace(rank, windows=windows)], epoch_s=cases.figure(10.0))) is None
 
 
 def test_compiling_inside_of_training_costs_steps() -> None:

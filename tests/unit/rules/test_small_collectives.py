@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
@@ -53,7 +52,7 @@ def pair(calls: list[Call], **fields: object) -> list:
     return [digest(rank, exposed=20, calls=calls, **fields) for rank in range(2)]
 
 
-ROOT = (dataclasses.replace(SHARDS[0], name="root", all_gathers=1.0),)
+ROOT = (replace(SHARDS[0], name="root", all_gathers=1.0),)
 # Of one unit, with the norm of its gradients.
 OF_UNIT: list[Call] = [("all_gather", 4_000, 8, 8), ("reduce_scatter", 4_000, 8, 8), ("all_reduce", 8, 4, 4)]
 MODEL = WrappedModule(name="Net", line="train.py:9", num_parameters=1_000, trainable_bytes=4_000)
@@ -140,7 +139,7 @@ def test_what_a_script_exchanges_by_itself_goes_with_the_ablation_and_is_put_int
 def test_what_a_wrapper_reduces_in_each_micro_batch_is_not_the_script_s(times: int) -> None:
     reduced = {"all_reduce": Collective(count=40, num_bytes=4_000 * times)}
     counters = Counters(operators=1, inputs=(), collectives=reduced)
-    conversion = dataclasses.replace(cases.in_way("ddp"), modules=(MODEL,))
+    conversion = replace(cases.in_way("ddp"), modules=(MODEL,))
     fields = {"native": cases.OWN, "conversion": conversion, "counters": counters, "ablations": {}}
     found = finding(case("native", *pair([SMALL] * 40, buckets=BUCKETS[:1]), **fields))
     assert ("script itself" in (found.remedy or "")) == (times == 1)
@@ -156,7 +155,7 @@ def test_a_step_that_holds_a_rollout_is_not_told_as_each() -> None:
     kept = [row for row, step in enumerate(calls.step) if step == 0 or row % 44 < 4]
     columns = ("operation", "group", "seq", "num_bytes", "begin_ns", "end_ns", "exposed_ns", "step", "segment_cause")
     rows = {column: tuple(getattr(calls, column)[row] for row in kept) for column in columns}
-    ranks = [dataclasses.replace(rank, calls=dataclasses.replace(calls, **rows)) for rank in pair([])]
+    ranks = [replace(rank, calls=replace(calls, **rows)) for rank in pair([])]
     found = finding(case(TRACE_MODE, *ranks))
     assert found.title.startswith("4 small collectives")
     # Four of 2 ms in a step of 100 ms, of which one would be left.

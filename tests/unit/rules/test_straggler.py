@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import EventRecord, Figure, Finding, Rank
 from dpdoctor.digest import Digest
@@ -27,7 +27,7 @@ def traces(late_ms: Sequence[Sequence[int]], cause: str = "python") -> list[Dige
     """Return ranks that lose so much before the only call of each step, given by step and rank."""
     segments = (WORK_MS + np.asarray(late_ms)) * MS
     ranks = lockstep(segments, [TRANSFER_MS * MS] * len(segments))
-    calls: list[list[Call]] = [[dataclasses.replace(call, cause=cause) for call in rank] for rank in ranks]
+    calls: list[list[Call]] = [[replace(call, cause=cause) for call in rank] for rank in ranks]
     return digests(calls)
 
 
@@ -61,7 +61,7 @@ def paced(
         _rank(index, late_ms if index == culprit else 0, phase, collected, chance_ms * (index == 0), device=device)
         for index in range(2)
     ]
-    of = [dataclasses.replace(rank, digest=one) for rank, one in zip(of, found, strict=True)] if found else of
+    of = [replace(rank, digest=one) for rank, one in zip(of, found, strict=True)] if found else of
     of[culprit] = _queued(of[culprit], queued_ms)
     of[1 - culprit] = _queued(of[1 - culprit], 0)
     if core is not None:
@@ -72,17 +72,16 @@ def paced(
 def _queued(rank: Rank, ms: float) -> Rank:
     """Return a rank that waits for a core for so long in each step without communication."""
     windows = [
-        dataclasses.replace(window, queued_ns=round(ms * MS * PER_WINDOW * (window.ablation != "full")))
-        for window in rank.windows
+        replace(window, queued_ns=round(ms * MS * PER_WINDOW * (window.ablation != "full"))) for window in rank.windows
     ]
-    return dataclasses.replace(rank, windows=tuple(windows))
+    return replace(rank, windows=tuple(windows))
 
 
 def _on_core(rank: Rank, factor: float) -> Rank:
     """Return a rank whose core takes so many times 0.2 ms for the same arithmetic, now a little more, now less."""
     paces = [round(200_000 * factor * (1 + 0.01 * (number // 2 % 2))) for number in range(len(rank.windows))]
-    windows = [dataclasses.replace(found, core_benchmark_ns=ns) for found, ns in zip(rank.windows, paces, strict=True)]
-    return dataclasses.replace(rank, windows=tuple(windows))
+    windows = [replace(found, core_benchmark_ns=ns) for found, ns in zip(rank.windows, paces, strict=True)]
+    return replace(rank, windows=tuple(windows))
 
 
 def _busy(rank: Rank, others: float) -> list[Sample]:
@@ -117,7 +116,7 @@ def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: fl
         window = records.window(0, window=number, ablation=name, round=number // 2, begin_ns=begin, end_ns=at)
         windows.append(window)
     rank = records.rank(steps, windows, index=index, world_size=2, device=device)
-    return dataclasses.replace(rank, events=tuple(events))
+    return replace(rank, events=tuple(events))
 
 
 def _with(phases: dict[str, float], phase: str, ms: float) -> dict[str, float]:
@@ -255,7 +254,7 @@ def test_batches_of_different_size_are_the_finding_to_act_on() -> None:
             phases = {"forward": elements, "backward": 120 - elements}
             steps.append(records.step(120, step=number, phases_ms=phases, elements=elements))
         rank = records.rank(steps, [records.window(8 * 120)], index=index, world_size=2)
-        of.append(dataclasses.replace(rank, digest=digest))
+        of.append(replace(rank, digest=digest))
     assert RULE.check(cases.case("ddp", world_size=2, of=of)) is None
 
 
@@ -294,7 +293,7 @@ def _with_processes(case: Case, started_s: tuple[float, float]) -> Case:
     """Return a case whose ranks started processes that computed for so many seconds."""
     (launch,) = case.analysis.run.modes["ddp"]
     of = [
-        dataclasses.replace(rank, record=dataclasses.replace(rank.record, cpu=_used(seconds)))
+        replace(rank, record=replace(rank.record, cpu=_used(seconds)))
         for rank, seconds in zip(launch.ranks, started_s, strict=True)
         if rank.record
     ]
@@ -330,7 +329,7 @@ def test_ranks_in_turns_are_the_machines_doing_where_waiting_for_cores_is_within
     late_ms = [10, 90, 20, 10, 60] * 4
     in_turns = traces([[ms, 0][:: -1 if step % 2 else 1] for step, ms in enumerate(late_ms)])
     ranks = [_waiting(_in_full(_rank(index, 0, "forward", False, 0)), queued_share) for index in range(2)]
-    of = [dataclasses.replace(rank, digest=digest) for rank, digest in zip(ranks, in_turns, strict=True)]
+    of = [replace(rank, digest=digest) for rank, digest in zip(ranks, in_turns, strict=True)]
     found = finding(cases.case("ddp", world_size=2, of=of, samples=_busy(of[0], others) if others else ()))
     assert found.ranks == ()
     assert found.cost.low is not None
@@ -341,19 +340,19 @@ def test_ranks_in_turns_are_the_machines_doing_where_waiting_for_cores_is_within
 def _waiting(rank: Rank, share: float) -> Rank:
     """Return a rank that waits for a core for so much of its full windows."""
     windows = [
-        dataclasses.replace(window, queued_ns=round(share * (window.end_ns - window.begin_ns)))
+        replace(window, queued_ns=round(share * (window.end_ns - window.begin_ns)))
         if window.ablation == "full"
         else window
         for window in rank.windows
     ]
-    return dataclasses.replace(rank, windows=tuple(windows))
+    return replace(rank, windows=tuple(windows))
 
 
 def _in_full(rank: Rank) -> Rank:
     """Return a rank that ran no ablation."""
     windows = tuple(window for window in rank.windows if window.ablation == "full")
     numbers = {window.window for window in windows}
-    return dataclasses.replace(rank, windows=windows, steps=tuple(s for s in rank.steps if s.window in numbers))
+    return replace(rank, windows=windows, steps=tuple(s for s in rank.steps if s.window in numbers))
 
 
 def test_a_rank_that_has_more_to_do_is_so_beside_other_load_too() -> None:

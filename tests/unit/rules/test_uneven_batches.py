@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.records import Rank
 from dpdoctor.rules import CannotTell
@@ -31,7 +29,7 @@ def _rank(index: int, elements: tuple[tuple[int, ...], ...], slower: float, devi
         forward = [MS_PER_ELEMENT * size + slower * (rank == 0) for rank, size in enumerate(sizes)]
         phases = {"forward": forward[index], "backward": 3 * max(forward) - forward[index]}
         step = records.step(3 * max(forward), window=1 + number // 4, phases_ms=phases)
-        steps.append(msgspec.structs.replace(step, elements=sizes[index]))
+        steps.append(replace(step, elements=sizes[index]))
     windows = [records.window(sum(s.duration_ns for s in steps if s.window == w) / 1e6, window=w) for w in (1, 2)]
     return cases.laid_out(
         records.rank(steps, windows, index=index, world_size=len(elements), device=device, backend="gloo")
@@ -58,8 +56,8 @@ def test_a_window_without_a_step_that_all_ranks_have_is_left_out() -> None:
     apart = []
     for rank in launch.ranks:
         others = {step.step for step in rank.steps if step.window == 2 and step.step % 2 == rank.index}
-        steps = [msgspec.structs.replace(step, epoch_edge=step.step in others) for step in rank.steps]
-        apart.append(dataclasses.replace(rank, steps=tuple(steps)))
+        steps = [replace(step, epoch_edge=step.step in others) for step in rank.steps]
+        apart.append(replace(rank, steps=tuple(steps)))
     found = RULE.check(cases.case("ddp", of=apart))
     assert found.cost.value == pytest.approx(45 / 120, rel=1e-3)
 
@@ -125,5 +123,5 @@ def test_samples_are_counted_where_elements_are_not() -> None:
 
 def _samples(index: int, number: int) -> Rank:
     rank = _rank(index, ((3200,), (800,)), 0.0, "cpu")
-    steps = [msgspec.structs.replace(step, elements=0, samples_entered=number) for step in rank.steps]
-    return dataclasses.replace(rank, steps=tuple(steps))
+    steps = [replace(step, elements=0, samples_entered=number) for step in rank.steps]
+    return replace(rank, steps=tuple(steps))

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.records import PARAMETERS_EQUAL, TENSOR_PARALLEL, Check, Conversion, Strategy, WrappedModule
 from dpdoctor.rules import CannotTell
@@ -16,7 +16,7 @@ SAME = Conversion(
     modules=(WrappedModule(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4),), same_samples=True
 )
 
-SAME_STREAM = dataclasses.replace(STREAM, same_samples=True)
+SAME_STREAM = replace(STREAM, same_samples=True)
 
 FIRES = {
     "a stream": cases.case("ddp", world_size=4, conversion=STREAM),
@@ -64,7 +64,7 @@ def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
 
 
 def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
-    of_one = dataclasses.replace(cases.conversion(rule="whole", num_batches=1), same_samples=True)
+    of_one = replace(cases.conversion(rule="whole", num_batches=1), same_samples=True)
     found = RULE.check(cases.case("ddp", world_size=2, conversion=of_one, loader=cases.loader()))
     assert "--batch global" in found.remedy
     assert "draw the batches from a torch DataLoader" not in found.remedy
@@ -73,9 +73,7 @@ def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
 
 
 def test_the_script_is_not_blamed_for_what_our_seed_makes_alike() -> None:
-    found = RULE.check(
-        cases.case("ddp", world_size=2, conversion=dataclasses.replace(SAME, alike_by_seed=("torch", "numpy")))
-    )
+    found = RULE.check(cases.case("ddp", world_size=2, conversion=replace(SAME, alike_by_seed=("torch", "numpy"))))
     assert (found.status, found.severity, found.speedup) == ("inferred", "warning", None)
     assert found.short_remedy == "give --seed-per-rank"
     assert "does not seed torch and numpy" in found.remedy
@@ -107,10 +105,10 @@ def test_a_loader_that_was_never_met_is_not_said_to_be_shared_out() -> None:
 def test_an_option_is_advised_where_it_changes_something(
     drawn_alike: tuple[str, ...], given: bool, native: Any, told: str | None
 ) -> None:
-    same = dataclasses.replace(SAME, drawn_alike=drawn_alike)
+    same = replace(SAME, drawn_alike=drawn_alike)
     mode = "native" if native else "ddp"
     facts = cases.case(mode, world_size=2, conversion=same, native=native)
-    facts = dataclasses.replace(facts, spec=dataclasses.replace(facts.spec, seed_per_rank=given))
+    facts = replace(facts, spec=replace(facts.spec, seed_per_rank=given))
     remedy = RULE.check(facts).remedy
     assert ("--seed-per-rank" in remedy) is (told is not None)
     assert told is None or told in remedy
@@ -130,7 +128,7 @@ def test_an_option_is_advised_where_it_changes_something(
 def test_ranks_that_may_compute_parts_of_one_model_need_the_same_samples(
     ways: tuple[str, ...], equal: bool | None, is_found: bool
 ) -> None:
-    found = dataclasses.replace(
+    found = replace(
         SAME,
         strategies=tuple(Strategy(name=name) for name in ways),
         proof=(Check(name=PARAMETERS_EQUAL, ok=equal, text=""),),

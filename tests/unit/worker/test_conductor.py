@@ -3,12 +3,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +10,21 @@ from torch import nn
 from dpdoctor.worker.base.mode import Passes, WrapOptions
 from dpdoctor.worker.modes.ddp import DDP
 
-HOW = WrapOptions(has_unused=False, fsdp_wrap=None, optimizers=(), warn=pytest.fail)
+
+def options(**fields: Any) -> WrapOptions:
+    """Return how to wrap; without `warn`, a warning fails the test."""
+    return WrapOptions(**{"has_unused": False, "fsdp_wrap": None, "optimizers": (), "warn": pytest.fail} | fields)
 
 
-def converted(mode: DDP, module: nn.Module, how: WrapOptions = HOW) -> Callable[..., Any]:
-    return mode.around(module, mode.convert(module, how))
+def converted(mode: DDP, module: nn.Module, how: WrapOptions | None = None) -> Callable[..., Any]:
+    return mode.around(module, mode.convert(module, how or options()))
 
 
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("is_inside", [False, True])
 def test_a_module_is_wrapped_while_a_graph_holds_buffers_that_it_shares(is_inside: bool) -> None:
     mode, told = DDP(), set()
-    mode.passes, how = Passes(), dataclasses.replace(HOW, warn=told.add)
+    mode.passes, how = Passes(), options(warn=told.add)
     norm = nn.BatchNorm1d(4, affine=False)
     first = nn.Sequential(nn.Linear(4, 4), norm)
     second = nn.Sequential(first if is_inside else norm, nn.Linear(4, 1))
@@ -38,6 +40,6 @@ def test_a_hook_is_told_where_it_acts_on_a_parameter_that_the_wrapper_reduces() 
     for parameter in model.parameters():
         parameter.register_hook(torch.clone)
     model["frozen"].requires_grad_(requires_grad=False)
-    DDP().convert(model, dataclasses.replace(HOW, ignored=frozenset({"average.weight"}), warn=told.append))
+    DDP().convert(model, options(ignored=frozenset({"average.weight"}), warn=told.append))
     (hook,) = [text for text in told if "registered on the parameter" in text]
     assert "registered on the parameter trained.weight (register_hook), acts on each rank's own gradient" in hook

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections import Counter
@@ -21,7 +20,11 @@ from dpdoctor.worker.modes import _hooks, fsdp
 from dpdoctor.worker.modes.fsdp import FSDP
 
 BLOCK_BYTES, ROOT_BYTES = (8 * 8 + 8) * 4, (2 * 8 + 2) * 4
-HOW = WrapOptions(has_unused=False, fsdp_wrap=None, optimizers=(), warn=pytest.fail)
+
+
+def options(**fields: Any) -> WrapOptions:
+    """Return how to wrap; without `warn`, a warning fails the test."""
+    return WrapOptions(**{"has_unused": False, "fsdp_wrap": None, "optimizers": (), "warn": pytest.fail} | fields)
 
 
 class Tasks(nn.Module):
@@ -186,7 +189,7 @@ def test_hooks_of_wandb_are_told_and_any_other_beside_them_is_refused_before_sha
     model, own = nn.Linear(2, 2), nn.Parameter(distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,))))
     mode.prepare(patches)
     own.register_hook(logs)
-    mode.convert(model, dataclasses.replace(HOW, warn=told.add))
+    mode.convert(model, options(warn=told.add))
     own.register_hook(clips)
     (2 * model.weight).register_hook(hook=clips)
     assert not told
@@ -202,7 +205,7 @@ def test_a_module_with_weights_of_another_that_was_called_is_refused_by_name(pat
     mode.prepare(patches)
     encoder, decoder = nn.Sequential(nn.Embedding(8, 4)), nn.Linear(4, 8)
     decoder.weight = encoder[0].weight
-    mode.convert(encoder, HOW)(torch.zeros(2, dtype=torch.long))
+    mode.convert(encoder, options())(torch.zeros(2, dtype=torch.long))
     for module in (decoder, nn.Sequential(encoder, nn.ReLU())):
         with pytest.raises(ConversionError, match="weight was sharded as one of Sequential, which the script called"):
-            mode.convert(module, HOW)
+            mode.convert(module, options())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import inject, rundir
 from dpdoctor.records import RankRecord
@@ -178,7 +178,7 @@ def test_what_cannot_be_recorded_does_not_end_the_job(observe: Observe, lines: s
 def test_a_trace_that_cannot_be_written_ends_neither_the_job_nor_its_record(
     observe: Observe, tmp_path: Path, *, go_on: bool
 ) -> None:
-    recording = dataclasses.replace(RECORDING, trace_steps=1)
+    recording = replace(RECORDING, trace_steps=1)
     lines = f"""
 from dpdoctor.worker import tracer
 

@@ -6,10 +6,10 @@ import errno
 import mmap
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.spec import NO_WALL, OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
 from dpdoctor.worker import protection, wall, walled

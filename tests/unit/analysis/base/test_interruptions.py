@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.base import stats
@@ -22,7 +21,7 @@ def saving(of: Rank, *steps: int) -> Rank:
     events = [
         EventRecord(kind="checkpoint", at_ns=begins[number], duration_ns=100 * MS, step=number) for number in steps
     ]
-    return dataclasses.replace(of, events=tuple(events))
+    return replace(of, events=tuple(events))
 
 
 UNKNOWN = stats.unknown("s", "the length of an epoch is unknown")

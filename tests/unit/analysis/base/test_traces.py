@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, analyse
@@ -32,8 +32,8 @@ def traces(analysis: Analysis) -> list[Digest]:
 def silent(rank: int, *, world_size: int | None = None) -> Digest:
     """Return a rank with a device that computes, of which no call is known."""
     device = traced_runs.device(of=traced_runs.breakdown(80, idle=20))
-    made = dataclasses.replace(rank_of(rank, ()), world_size=world_size, has_device=True, devices=(device,))
-    return dataclasses.replace(made, kernels=traced_runs.late_rank(1, 0)[0].kernels)
+    made = replace(rank_of(rank, ()), world_size=world_size, has_device=True, devices=(device,))
+    return replace(made, kernels=traced_runs.late_rank(1, 0)[0].kernels)
 
 
 class TestBudget:
@@ -101,12 +101,10 @@ class TestFigures:
         found = traced_runs.traced_profile()
         (launch,) = found.run.modes["ddp"]
         ranks = tuple(
-            dataclasses.replace(rank, digest=rank.digest.without_communication(REASON))
-            for rank in launch.ranks
-            if rank.digest
+            replace(rank, digest=rank.digest.without_communication(REASON)) for rank in launch.ranks if rank.digest
         )
-        modes = {**found.run.modes, "ddp": (dataclasses.replace(launch, ranks=ranks),)}
-        again = diagnose(analyse(dataclasses.replace(found.run, modes=modes))).summary
+        modes = {**found.run.modes, "ddp": (replace(launch, ranks=ranks),)}
+        again = diagnose(analyse(replace(found.run, modes=modes))).summary
         assert {"exposed_communication", "no_overlap"} <= {item.rule for item in again.inconclusive}
         assert "exposed_communication" not in {finding.rule for finding in again.findings}
 
@@ -121,7 +119,7 @@ class TestTracesWithoutHeaders:
             assert "gemm (36.0 ms)" in str(digest.unknown_communication)
 
     def test_not_two_traces_of_nobody_knows_which_rank(self) -> None:
-        unnumbered = dataclasses.replace(silent(0), rank=None)
+        unnumbered = replace(silent(0), rank=None)
         found = traces(traced_runs.trace_run(unnumbered, unnumbered, silent(0)))
         assert [digest.unknown_communication for digest in found] == [None] * 3
 
@@ -130,7 +128,7 @@ class TestTracesWithoutHeaders:
         assert [digest.unknown_communication for digest in found] == [None] * 4
 
     def test_one_that_is_known_to_communicate_stays_as_it_is(self) -> None:
-        first, second = (dataclasses.replace(digest, world_size=None) for digest in traced_runs.late_rank(2, 1))
+        first, second = (replace(digest, world_size=None) for digest in traced_runs.late_rank(2, 1))
         found = traces(traced_runs.trace_run(first, second, silent(2)))
         assert [digest.unknown_communication is None for digest in found] == [True, True, False]
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.records import PHASES, StepRecord
 from tests.builders.records import ahead, even_rank, launch, rank, step, window
@@ -126,8 +125,8 @@ class TestOnAGpu:
     @pytest.mark.parametrize(("full", "without"), [((200.0, None), []), ((200.0, 2.0), [(pytest.approx(0.1), 10)])])
     def test_windows_of_an_ablation_are_read_like_the_full_ones(self, full: tuple, without: list) -> None:
         both = ahead(full, (100, 2))
-        windows = (both.windows[0], dataclasses.replace(both.windows[1], ablation="no_comm"))
-        found = launch(dataclasses.replace(both, windows=windows))
+        windows = (both.windows[0], replace(both.windows[1], ablation="no_comm"))
+        found = launch(replace(both, windows=windows))
         assert [window.step() for window in found.windows("no_comm")] == without
 
     def test_an_edge_of_one_rank_is_one_of_all(self) -> None:

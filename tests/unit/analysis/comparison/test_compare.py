@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, Finding, Inconclusive, analyse
 from dpdoctor.analysis.comparison import Comparison, Fact, FindingComparison, compare
@@ -106,7 +105,7 @@ def test_intervals_are_between_launches_only_where_both_runs_have_several() -> N
 
 
 def test_shares_of_traces_are_compared_and_the_traced_step() -> None:
-    busy = dataclasses.replace(
+    busy = replace(
         traced_runs.late_rank(1, 0)[0], devices=(traced_runs.device(of=traced_runs.breakdown(90, 20, 4, 1, 85)),)
     )
     found = compare([traced_runs.late_run(), traced_runs.trace_run(busy)]).modes["trace"]
@@ -141,7 +140,7 @@ COUNTERS = Counters(
 
 
 def test_counters_that_differ() -> None:
-    other = dataclasses.replace(COUNTERS, operators=800, collectives={}, syncs=())
+    other = replace(COUNTERS, operators=800, collectives={}, syncs=())
     (single,) = compare([counted(COUNTERS), counted(other), counted(None)]).modes.values()
     assert {fact.name: fact.values for fact in single.counters} == {
         "operators": (700, 800, None),
@@ -156,7 +155,7 @@ def test_counters_that_differ() -> None:
 
 
 def test_what_an_older_run_did_not_count_is_unknown_there() -> None:
-    newer = dataclasses.replace(COUNTERS, allocations=40)
+    newer = replace(COUNTERS, allocations=40)
     (single,) = compare([counted(COUNTERS), counted(newer)]).modes.values()
     facts = {fact.name: fact for fact in single.counters}
     assert (facts["allocations"].values, facts["allocations"].differs) == ((None, 40), (None,))
@@ -165,7 +164,7 @@ def test_what_an_older_run_did_not_count_is_unknown_there() -> None:
 
 def test_what_the_runs_ran_on() -> None:
     base = even(100)
-    fingerprint = dataclasses.replace(
+    fingerprint = replace(
         base.run.header.fingerprint, packages={"torch": "2.11.0"}, script_sha256=None, gpus=(runs.H100, runs.H100)
     )
     found = facts(compare([base, with_header(base, fingerprint=fingerprint)]))
@@ -193,8 +192,8 @@ def test_any_run_can_be_compared(run: object) -> None:
 
 def diagnosed(*findings: Finding, inconclusive: tuple[Inconclusive, ...] = (), of: Analysis | None = None) -> Analysis:
     found = of or runs.cpu_run()
-    summary = dataclasses.replace(found.summary, findings=findings, inconclusive=inconclusive)
-    return dataclasses.replace(found, summary=summary)
+    summary = replace(found.summary, findings=findings, inconclusive=inconclusive)
+    return replace(found, summary=summary)
 
 
 def compared(base: Analysis, other: Analysis) -> FindingComparison:
@@ -228,7 +227,7 @@ def test_a_finding_of_one_mode_in_two_runs(base: Analysis, other: Analysis, chan
 
 
 def test_without_an_interval_a_cost_is_not_called_changed() -> None:
-    bare = dataclasses.replace(figure(0.6, 0.03, "ratio"), low=None, high=None)
+    bare = replace(figure(0.6, 0.03, "ratio"), low=None, high=None)
     assert compared(costs(0.4), diagnosed(finding(cost=bare))).changes == ("unclear",)
 
 
@@ -246,7 +245,7 @@ def test_a_mode_that_is_missing_or_failed_does_not_say_gone(other: Analysis) -> 
 
 def test_an_inactive_mode_was_not_asked() -> None:
     of = runs.cpu_run()
-    active = with_modes(of, dp=dataclasses.replace(of.summary.modes["dp"], status="ok"))
+    active = with_modes(of, dp=replace(of.summary.modes["dp"], status="ok"))
     found = compared(diagnosed(finding(mode="dp"), of=active), diagnosed(of=of))
     assert found.changes == ("unknown",)
     assert found.runs[1].reason == "there is no accelerator"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.cross_rank import compare_ranks
 from tests.builders.simulated_ranks import MS, digest, digests, lockstep

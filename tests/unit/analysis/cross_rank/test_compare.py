@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.cross_rank import compare_ranks
 from dpdoctor.attribution.digesting import digest_file

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor.analysis.cross_rank import compare_ranks
 from dpdoctor.analysis.cross_rank.columns import columns

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor.analysis.cross_rank import compare_ranks
 from tests.builders.simulated_ranks import MS, Call, digests, lockstep, with_group_size

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.cross_rank import CameLast, CrossRank, Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.cross_rank.model import StepLateness

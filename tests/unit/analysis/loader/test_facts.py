@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from msgspec.structs import replace
 
@@ -27,7 +25,7 @@ def fed(*ranks: Rank) -> Feed:
 def with_edge(made: Rank, step: int) -> Rank:
     """Return the rank with an epoch edge in one step."""
     steps = tuple(replace(s, epoch_edge=s.step == step) for s in made.steps)
-    return dataclasses.replace(made, steps=steps)
+    return replace(made, steps=steps)
 
 
 def test_fetch_and_wait_are_means_with_an_interval_over_the_windows() -> None:
@@ -72,7 +70,7 @@ def test_waits_for_a_core_are_a_part_of_the_fetch_of_which_the_cpu_ratio_knows_n
 
 
 def test_tensors_are_those_of_a_batch_that_was_handed_over() -> None:
-    assert facts.batch_tensors((dataclasses.replace(HAND_OFF, num_tensors=2),)) == 2
+    assert facts.batch_tensors((replace(HAND_OFF, num_tensors=2),)) == 2
     assert facts.batch_tensors((HAND_OFF,)) is None
     assert facts.batch_tensors(()) is None
 
@@ -130,7 +128,7 @@ def test_receive_is_what_ready_batches_took() -> None:
 
 def test_receive_is_the_hand_off_where_others_took_cores() -> None:
     # What ready batches took holds waits for cores then.
-    found = dataclasses.replace(fed(lying_ready()), disturbed=True)
+    found = replace(fed(lying_ready()), disturbed=True)
     assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.003)
     assert facts.receive(found, ()).reason == facts.DISTURBED
 

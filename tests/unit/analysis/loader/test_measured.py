@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from msgspec.structs import replace
 
@@ -77,10 +75,10 @@ def test_cores_are_what_the_process_used_beyond_its_fetches() -> None:
 def test_threads_are_of_those_who_train_on_the_cpu() -> None:
     made = rank(even_batches(8), hand_offs=HAND_OFFS)
     assert made.record is not None
-    conversion = dataclasses.replace(made.record.conversion, num_threads=2)
+    conversion = replace(made.record.conversion, num_threads=2)
     for device, threads in (("cpu", 2), ("cuda", 1)):
-        record = dataclasses.replace(made.record, conversion=conversion, device_type=device)
-        cores = one(dataclasses.replace(made, record=record)).cores
+        record = replace(made.record, conversion=conversion, device_type=device)
+        cores = one(replace(made, record=record)).cores
         assert (cores.threads, cores.compute) == (threads, threads)
 
 
@@ -88,12 +86,12 @@ def test_ranks_of_one_node_share_its_cores() -> None:
     ranks = [rank(even_batches(8), index=index, world_size=2, hand_offs=HAND_OFFS) for index in range(2)]
     assert of(launch(*ranks)).cores.num == 1.0
     assert ranks[1].record is not None
-    far = dataclasses.replace(ranks[1], record=dataclasses.replace(ranks[1].record, host="other"))
+    far = replace(ranks[1], record=replace(ranks[1].record, host="other"))
     assert of(launch(ranks[0], far)).cores.num == 2.0
 
 
 def test_a_dataset_that_fails_in_a_worker_has_no_settings_to_predict() -> None:
-    failed = dataclasses.replace(HAND_OFFS[0], failure="RuntimeError: Cannot re-initialize CUDA in forked subprocess")
+    failed = replace(HAND_OFFS[0], failure="RuntimeError: Cannot re-initialize CUDA in forked subprocess")
     with pytest.raises(UnknownError, match=r"no loader process.*re-initialize CUDA"):
         one(rank(even_batches(8), hand_offs=(failed,)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from unittest.mock import Mock
 
 import pytest
@@ -238,10 +237,9 @@ def turns(ablation: str = ABLATION, **fields: object) -> Rank:
     beside = [replace(b, worker=0, iteration=1) for b in even_batches(16, wait=45.0, fetch=80.0, cpu=40.0)]
     batches = [full if _window(full.step) % 2 else other for full, other in zip(made.batches, beside, strict=True)]
     windows = [
-        dataclasses.replace(w, ablation="full" if w.window % 2 else ablation, round=(w.window + 1) // 2)
-        for w in made.windows
+        replace(w, ablation="full" if w.window % 2 else ablation, round=(w.window + 1) // 2) for w in made.windows
     ]
-    return dataclasses.replace(made, batches=tuple(batches), windows=tuple(windows))
+    return replace(made, batches=tuple(batches), windows=tuple(windows))
 
 
 def _window(step: int) -> int:
@@ -276,14 +274,14 @@ def untimed() -> Rank:
     """Return the rank of which nobody timed what the process fetched."""
     made = turns()
     batches = [replace(batch, fetch_ns=0) if batch.iteration else batch for batch in made.batches]
-    return dataclasses.replace(made, batches=tuple(batches))
+    return replace(made, batches=tuple(batches))
 
 
 @pytest.mark.parametrize(
     "made",
     [
         pytest.param(turns("cached_batches"), id="another ablation"),
-        pytest.param(dataclasses.replace(turns(), batches=turns().batches[:4]), id="nothing recorded in it"),
+        pytest.param(replace(turns(), batches=turns().batches[:4]), id="nothing recorded in it"),
         pytest.param(untimed(), id="fetches that nobody timed"),
     ],
 )
@@ -292,5 +290,5 @@ def test_without_its_windows_nothing_is_known(made: Rank) -> None:
 
 
 def test_a_rank_that_skipped_it_has_tried_nothing() -> None:
-    windows = [dataclasses.replace(w, complete=w.ablation == "full") for w in turns().windows]
-    assert launch_of(launch(dataclasses.replace(turns(), windows=tuple(windows)))) is None
+    windows = [replace(w, complete=w.ablation == "full") for w in turns().windows]
+    assert launch_of(launch(replace(turns(), windows=tuple(windows)))) is None

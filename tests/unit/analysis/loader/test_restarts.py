@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.loader.restarts import Restarts, restarts
@@ -20,7 +19,7 @@ def beginning(*windows_ms: tuple[float, float | None], epoch_s: float = 0.0) -> 
 
 def told(made: Rank, epoch_s: float = 0.0) -> Restarts | None:
     """Return what is told of a rank in whose edges the loader begins anew."""
-    begun = dataclasses.replace(
+    begun = replace(
         made,
         events=tuple(
             EventRecord(kind="iterator", at_ns=step.begin_ns, step=step.step, detail="0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -57,7 +56,7 @@ def test_what_a_trial_measured_stands_above_what_was_predicted(tried_ms: float, 
         steps += [records.step(ms + number % 3, step=4 * number + place, window=number) for place in range(4)]
         windows.append(records.window(4 * (ms + number % 3), window=number, ablation=ablation, round=number // 2))
     trial = records.launch(records.rank(steps, windows), loader_setting=setting)
-    run = dataclasses.replace(records.run({"single": [single()]}), trials={"single": trial})
+    run = replace(records.run({"single": [single()]}), trials={"single": trial})
     found = analyse(run).summary.modes["single"].loader
     assert found is not None
     assert found.trial is not None
@@ -103,12 +102,12 @@ def test_what_cannot_be_predicted_has_its_reason() -> None:
 def test_one_worker_that_was_measured_to_be_faster_is_advised_where_nothing_can_be_simulated() -> None:
     made = rank(even_batches(16, wait=70.0), num_windows=4)
     windows = [
-        dataclasses.replace(w, round=(w.window + 1) // 2)
+        replace(w, round=(w.window + 1) // 2)
         if w.window % 2
-        else dataclasses.replace(w, round=w.window // 2, ablation=BESIDE, end_ns=(w.begin_ns + w.end_ns) // 2)
+        else replace(w, round=w.window // 2, ablation=BESIDE, end_ns=(w.begin_ns + w.end_ns) // 2)
         for w in made.windows
     ]
-    tried = dataclasses.replace(made, windows=tuple(windows))
+    tried = replace(made, windows=tuple(windows))
     found = loaders({"single": [launch(tried)]})["single"]
     assert found is not None
     assert found.advice is not None
@@ -125,7 +124,7 @@ def test_an_iterable_dataset_gets_no_advice() -> None:
 
 
 def test_a_failed_mode_and_one_without_a_loader_have_none() -> None:
-    failed = dataclasses.replace(single(), record=dataclasses.replace(single().record, status="failed"))
+    failed = replace(single(), record=replace(single().record, status="failed"))
     assert loaders({"single": [failed]}) == {"single": None}
     assert loaders({"single": [launch(rank([]))]}) == {"single": None}
 
@@ -168,9 +167,9 @@ def test_without_workers_there_is_nothing_to_prefetch() -> None:
 
 
 def test_memory_and_shared_memory_of_all_ranks_bound_the_workers() -> None:
-    tight = dataclasses.replace(PLENTY, ranks=2, memory=4.0 * GB, per_worker=1.0 * GB)
+    tight = replace(PLENTY, ranks=2, memory=4.0 * GB, per_worker=1.0 * GB)
     assert max(workers(settings(of(8.0), tight))) == 2
-    narrow = dataclasses.replace(PLENTY, ranks=2, shm=0.1 * GB, per_batch=0.01 * GB)
+    narrow = replace(PLENTY, ranks=2, shm=0.1 * GB, per_batch=0.01 * GB)
     found = settings(of(8.0), narrow)
     # 3 workers x 2 ranks x 10 MB x 1.5 = 90 MB with one batch each; with two of them only one worker fits.
     assert {(s.num_workers, s.prefetch_factor) for s in found if s.num_workers} == {(1, 1), (2, 1), (3, 1), (1, 2)}
@@ -184,7 +183,7 @@ def sampled(**values: float) -> Launch:
         Sample(at_ns=1, source="host", values=values),
         Sample(at_ns=1, source="rank0", values={"memory_bytes": 2.0 * GB, "num_processes": 1.0}),
     )
-    return dataclasses.replace(launch(rank(even_batches(8))), samples=samples)
+    return replace(launch(rank(even_batches(8))), samples=samples)
 
 
 def limits(made: Launch) -> Budget:
@@ -203,7 +202,7 @@ def test_the_budget_is_what_the_samplers_saw_free() -> None:
 
 def test_running_workers_say_what_one_takes_and_hold_some_of_what_is_used() -> None:
     made = sampled(memory_used_bytes=6.0 * GB)
-    made = dataclasses.replace(
+    made = replace(
         made,
         ranks=(rank(even_batches(8), loaders=(loader(num_workers=2, prefetch_factor=2),)),),
         samples=(
@@ -231,7 +230,7 @@ def handing_over(cpu_cores: float) -> Launch:
         Sample(at_ns=0, source="host", values={"cpu_ratio": 1.0, "num_cpus": 2.0}),
         Sample(at_ns=1, source="rank0", values={"cpu_cores": cpu_cores, "memory_bytes": 1e9}),
     )
-    return dataclasses.replace(launch(made), samples=samples)
+    return replace(launch(made), samples=samples)
 
 
 @pytest.mark.parametrize(("cpu_cores", "transfer", "advised"), [(1.9, 0.060, 0), (0.5, 0.003, None)])

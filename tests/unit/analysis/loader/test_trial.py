@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderTrial, ModeSummary
@@ -41,7 +41,7 @@ def mode(status: str = "ok", ablations: dict[str, Any] | None = None, **loader: 
     found = cases.case(
         loader=cases.loader(**{"predictions": (NOW, TWO, MORE), **loader}), ablations=ablations or {}
     ).mode
-    return dataclasses.replace(found, status=status)
+    return replace(found, status=status)
 
 
 def test_the_fewest_processes_of_the_best_predicted_settings_are_tried() -> None:
@@ -108,7 +108,7 @@ def launched(tried_ms: float, *, status: str = "ok", skipped: str | None = None)
         windows.append(records.window(5 * ms, window=number, ablation=ablation, round=number // 2))
     rank = records.rank(steps, windows, ablations=(AblationRecord(name=OTHER_SETTING, skipped=skipped),))
     found = records.launch(rank, status=status, reason="it raised" if status == "failed" else None)
-    return dataclasses.replace(found, record=dataclasses.replace(found.record, loader_setting=SETTING))
+    return replace(found, record=replace(found.record, loader_setting=SETTING))
 
 
 def test_the_step_is_as_many_times_as_fast_as_the_two_windows_say() -> None:

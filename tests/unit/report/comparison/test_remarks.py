@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from dpdoctor.analysis.comparison import Comparison, compare
 from dpdoctor.report.comparison.remarks import NOT_ACCURACY, Remark, remarks
@@ -52,16 +52,16 @@ def test_modes_that_one_run_lacks_are_said() -> None:
 def test_other_numbers_of_devices_are_said() -> None:
     base, other = even(100), even(100)
     single = other.summary.modes["single"]
-    summary = dataclasses.replace(other.summary, modes={"single": dataclasses.replace(single, num_devices=4)})
-    remark = found(compare([base, dataclasses.replace(other, summary=summary)]))
+    summary = replace(other.summary, modes={"single": replace(single, num_devices=4)})
+    remark = found(compare([base, replace(other, summary=summary)]))
     assert remark["Different numbers of devices"].text == f"single: {in_a_and_b('1 device', '4 devices')}."
 
 
 def test_another_script_is_not_the_same_as_a_changed_one() -> None:
     base = even(100)
-    fingerprint = dataclasses.replace(base.run.header.fingerprint, script_sha256="cd" * 32)
+    fingerprint = replace(base.run.header.fingerprint, script_sha256="cd" * 32)
     assert "The script changed" in found(compare([base, with_header(base, fingerprint=fingerprint)]))
-    spec = dataclasses.replace(base.run.header.spec, target="/home/me/other.py", args=())
+    spec = replace(base.run.header.spec, target="/home/me/other.py", args=())
     remark = found(compare([base, with_header(base, fingerprint=fingerprint, spec=spec)]))
     assert remark["Different scripts"].text == f"{in_a_and_b('/home/me/train.py', '/home/me/other.py')}."
     assert remark["Different arguments"].text == f"{in_a_and_b('--epochs 2', 'none')}."

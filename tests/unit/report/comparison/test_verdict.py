@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis.comparison import Comparison, compare
 from dpdoctor.report.comparison import verdict
@@ -62,9 +62,9 @@ def test_of_traces_the_traced_step_is_compared() -> None:
 def test_few_windows_are_not_called_a_difference() -> None:
     slower = pairs.slower()
     ddp = slower.modes["ddp"]
-    bare = dataclasses.replace(ddp.figures["throughput"].changes[0], verdict="unclear")
-    figures = {**ddp.figures, "throughput": dataclasses.replace(ddp.figures["throughput"], changes=(bare,))}
-    comparison = dataclasses.replace(slower, modes={"ddp": dataclasses.replace(ddp, figures=figures)})
+    bare = replace(ddp.figures["throughput"].changes[0], verdict="unclear")
+    figures = {**ddp.figures, "throughput": replace(ddp.figures["throughput"], changes=(bare,))}
+    comparison = replace(slower, modes={"ddp": replace(ddp, figures=figures)})
     assert said(comparison) == ["In one launch each, B cannot be told from A by so few windows with ddp (0.705x)."]
 
 

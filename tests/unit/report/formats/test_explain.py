@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+from msgspec.structs import replace
 from rich.console import Console
 
 from dpdoctor.analysis import analyse
@@ -13,8 +12,8 @@ from tests.builders.figures import figures
 
 def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:
     wrapped = runs.conversion()
-    loader = dataclasses.replace(wrapped.loaders[0], dataset="Records", sampler="_InfiniteConstantSampler")
-    rank = runs.rank(conversion=dataclasses.replace(wrapped, loaders=(loader,)))
+    loader = replace(wrapped.loaders[0], dataset="Records", sampler="_InfiniteConstantSampler")
+    rank = runs.rank(conversion=replace(wrapped, loaders=(loader,)))
     console = Console(width=200)
     with console.capture() as capture:
         console.print(explain.explanation(analyse(records.run({"single": [records.launch(rank)]}))))
@@ -25,8 +24,8 @@ def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:
 
 def test_a_run_cannot_command_the_terminal() -> None:
     wrapped = runs.conversion(warnings=["\x1b[2Jgone"], proof=[Check(name="parameters equal", ok=True, text="\x1b]0;")])
-    module = dataclasses.replace(wrapped.modules[0], name="\x1b[1mNet", unused=("\x07bias",))
-    rank = runs.rank(conversion=dataclasses.replace(wrapped, modules=(module,)))
+    module = replace(wrapped.modules[0], name="\x1b[1mNet", unused=("\x07bias",))
+    rank = runs.rank(conversion=replace(wrapped, modules=(module,)))
     console = Console(width=200)
     with console.capture() as capture:
         launch = records.launch(rank, status="failed", reason="\x1b[31mred")
@@ -41,10 +40,10 @@ def test_a_run_cannot_command_the_terminal() -> None:
 def test_no_path_is_broken_inside_of_its_file_or_line_number() -> None:
     wrapped, path = runs.conversion(), f"/{'home/' * 14}pytorch_training.py:1084"
     rank = runs.rank(
-        conversion=dataclasses.replace(
+        conversion=replace(
             wrapped,
-            loaders=(dataclasses.replace(wrapped.loaders[0], line=path),),
-            modules=(dataclasses.replace(wrapped.modules[0], line=path),),
+            loaders=(replace(wrapped.loaders[0], line=path),),
+            modules=(replace(wrapped.modules[0], line=path),),
             warnings=(f"{path} calls deepcopy",),
         )
     )

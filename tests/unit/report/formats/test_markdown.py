@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats import markdown
@@ -22,12 +22,12 @@ WHOLE = Path(__file__).parents[3] / "data" / "comments"
 def with_failures(number: int, reason: str) -> Analysis:
     """Return a run with so many modes that failed, for such a reason each, with lines to match."""
     found = runs.cpu_run()
-    failed = dataclasses.replace(found.summary.modes["fsdp"], stderr_tail=(reason,) * 20)
+    failed = replace(found.summary.modes["fsdp"], stderr_tail=(reason,) * 20)
     modes = {
         **found.summary.modes,
-        **{f"mode{place}": dataclasses.replace(failed, reason=f"{place} {reason}") for place in range(number)},
+        **{f"mode{place}": replace(failed, reason=f"{place} {reason}") for place in range(number)},
     }
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+    return replace(found, summary=replace(found.summary, modes=modes))
 
 
 @pytest.mark.parametrize("run", [diagnosed_runs.diagnosed_run, traced_runs.cpu_trace])

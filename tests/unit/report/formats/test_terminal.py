@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from dpdoctor.analysis import Analysis, Figure
@@ -58,7 +58,7 @@ def test_it_says_what_the_page_says() -> None:
 
 
 def test_opportunities_of_four_modes_have_room() -> None:
-    gain = {"speedup": dataclasses.replace(figure(1.4, 0.1, "x"), high=None), "speedup_basis": "at most"}
+    gain = {"speedup": replace(figure(1.4, 0.1, "x"), high=None), "speedup_basis": "at most"}
     names = ("single", "dp", "ddp", "fsdp")
     found = [finding("inference_share", mode, **gain) for mode in names]
     run = runs.cpu_run()
@@ -81,8 +81,8 @@ def test_every_run_has_a_summary(run: object) -> None:
 def with_mode(name: str, **changes: object) -> Analysis:
     """Return the run on the CPU with one mode changed."""
     found = runs.cpu_run()
-    modes = {**found.summary.modes, name: dataclasses.replace(found.summary.modes[name], **changes)}
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+    modes = {**found.summary.modes, name: replace(found.summary.modes[name], **changes)}
+    return replace(found, summary=replace(found.summary, modes=modes))
 
 
 def test_on_eighty_columns_nothing_is_cut() -> None:
@@ -124,7 +124,7 @@ def test_a_mode_that_was_skipped_is_told_with_its_reason() -> None:
 def test_a_mode_that_changed_nothing_is_told_where_no_other_has_figures() -> None:
     found = runs.cpu_run()
     modes = {name: found.summary.modes[name] for name in ("dp", "fsdp")}
-    alone = dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+    alone = replace(found, summary=replace(found.summary, modes=modes))
     assert "\ndp: there is no accelerator\n" in shown(alone)
 
 
@@ -133,10 +133,10 @@ def test_limits_have_so_many_lines_and_the_rest_is_counted(number: int, shown_of
     found = runs.cpu_run()
     # The first limit takes two lines.
     remarks = tuple(f"remark {place}" for place in range(number - 2))
-    conversion = dataclasses.replace(found.summary.modes["ddp"].conversion, warnings=remarks)
-    mode = dataclasses.replace(found.summary.modes["ddp"], conversion=conversion)
+    conversion = replace(found.summary.modes["ddp"].conversion, warnings=remarks)
+    mode = replace(found.summary.modes["ddp"], conversion=conversion)
     modes = {**found.summary.modes, "ddp": mode}
-    text = shown(dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes)), width=110)
+    text = shown(replace(found, summary=replace(found.summary, modes=modes)), width=110)
     _, title, limits = text.partition("LIMITS")
     assert title
     assert limits.count("\n! ") == shown_of_them

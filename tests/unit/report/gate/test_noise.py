@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from dpdoctor.gate.alternate import Alternated
@@ -24,7 +23,7 @@ CALIBRATION = Calibration(
     dpdoctor="0.1.0",
     workload="train.py [bold]--epochs 2 on 2 devices",
     fingerprint=records.header({}).fingerprint,
-    modes={"ddp": QUIET, "fsdp": dataclasses.replace(QUIET, run_cv=0.03, pair_sd=0.04)},
+    modes={"ddp": QUIET, "fsdp": replace(QUIET, run_cv=0.03, pair_sd=0.04)},
 )
 
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, Finding
 from dpdoctor.report.formats import terminal
@@ -30,7 +29,7 @@ def test_it_says_what_to_change_and_what_that_gives() -> None:
 def test_it_says_whether_that_is_measured_or_the_most_there_is() -> None:
     assert said(short(speedup_basis="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
     assert said(short(speedup_basis="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
-    unbounded = dataclasses.replace(figure(1.7, 0.1, "x"), high=None)
+    unbounded = replace(figure(1.7, 0.1, "x"), high=None)
     assert said(short(speedup=unbounded, speedup_basis="at most")) == "set num_workers=4: no upper bound known"
 
 
@@ -134,7 +133,7 @@ def tied() -> Analysis:
     """Return single, DDP and an FSDP that measured the same as DDP."""
     found = runs.cpu_run()
     modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, modes=modes))
+    return replace(found, summary=replace(found.summary, modes=modes))
 
 
 def test_without_findings_the_terminal_prints_the_bare_verdict() -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.records import Conversion
@@ -16,7 +14,7 @@ def mode(**phases_ms: float | None) -> ModeSummary:
         name: Figure(value=None, unit="s", reason="?") if ms is None else Figure(value=ms / 1000, unit="s")
         for name, ms in phases_ms.items()
     }
-    return dataclasses.replace(runs.gpu_run().summary.modes["ddp"], phases=phases)
+    return replace(runs.gpu_run().summary.modes["ddp"], phases=phases)
 
 
 class TestPhaseRatios:
@@ -68,12 +66,12 @@ def test_what_an_interval_rests_on(scope: str, words: str) -> None:
 )
 def test_what_was_kept_equal(rule: str, words: str) -> None:
     found = mode()
-    batch = msgspec.structs.replace(found.batch, rule=rule)
-    assert clauses.scaling_words(dataclasses.replace(found, batch=batch)) == words
+    batch = replace(found.batch, rule=rule)
+    assert clauses.scaling_words(replace(found, batch=batch)) == words
 
 
 def test_who_trains_on_the_same_batches_trains_on_no_more_samples() -> None:
-    words = clauses.scaling_words(dataclasses.replace(mode(), conversion=Conversion(same_samples=True)))
+    words = clauses.scaling_words(replace(mode(), conversion=Conversion(same_samples=True)))
     assert words.startswith("Each device trains on the same batches")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.report.words.costliest import costliest, left_to_the_report
 from dpdoctor.report.words.diagnosis import cost_words, gain_words
@@ -23,7 +22,7 @@ def test_what_a_remedy_would_give() -> None:
     measured = finding(speedup_basis="measured")
     assert gain_words(measured) == "1.70x (1.60–1.80), measured"
     assert gain_words(finding(speedup_basis="at most")) == "at most 1.80x"
-    unbounded = finding(speedup=dataclasses.replace(figure(1.7, 0.1, "x"), high=None), speedup_basis="at most")
+    unbounded = finding(speedup=replace(figure(1.7, 0.1, "x"), high=None), speedup_basis="at most")
     assert gain_words(unbounded) == "unknown: the cost may be all of the time, so that there is no upper bound"
     assert gain_words(finding(speedup=unknown("no simulation", "x"))) == "unknown: no simulation"
     assert gain_words(finding(speedup=None)) is None

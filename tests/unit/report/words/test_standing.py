@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
 from dpdoctor.records import Check
@@ -16,11 +16,11 @@ def mode(rate: float | None = 200, half: float | None = None, **changes: Any) ->
     low, high = (None, None) if half is None or rate is None else (rate - half, rate + half)
     reason = "no window" if rate is None else None
     throughput = Figure(value=rate, low=low, high=high, n=5, unit="samples/s", reason=reason)
-    return dataclasses.replace(runs.gpu_run().summary.modes["ddp"], throughput=throughput, **changes)
+    return replace(runs.gpu_run().summary.modes["ddp"], throughput=throughput, **changes)
 
 
 def summary(**modes: ModeSummary) -> RunSummary:
-    return dataclasses.replace(runs.gpu_run().summary, modes=modes)
+    return replace(runs.gpu_run().summary, modes=modes)
 
 
 def leaders(**modes: ModeSummary) -> list[str]:

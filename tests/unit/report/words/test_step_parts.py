@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import NOTHING, AblationSummary, Figure
 from dpdoctor.analysis.base import stats
@@ -31,7 +31,7 @@ def test_an_experiment_that_shows_no_gain_measured_it_too() -> None:
 
 def of_one_round(share: float) -> AblationSummary:
     found = cases.ablation(share)
-    return dataclasses.replace(found, share=dataclasses.replace(found.share, low=None, high=None, n=1))
+    return replace(found, share=replace(found.share, low=None, high=None, n=1))
 
 
 @pytest.mark.parametrize("no_comm", [cases.ablation(0.2, 0.25), cases.ablation(-0.2), of_one_round(0.2)])
@@ -47,7 +47,7 @@ def test_on_a_gpu_they_are_scaled_to_the_step_without_a_profiler(
     traced = traced_cases.digest(world_size=1, compute=40, idle_by={"data": 30, "python": 30})
     mode = traced_cases.case("single", traced).mode
     step = Figure(value=step_s, unit="s") if step_s else stats.unknown("s", "no window was measured")
-    parts = step_parts(dataclasses.replace(mode, step=step))
+    parts = step_parts(replace(mode, step=step))
     assert tuple(round(100 * part.share) for part in parts if part.key != COMMUNICATION) == expected
 
 
@@ -58,7 +58,7 @@ def test_on_a_gpu_waiting_in_a_collective_is_no_work_that_a_step_keeps(
     """In the trace 50 ms are computed, 120 communicate with nothing beside, and 30 idle."""
     traced = [traced_cases.digest(rank, compute=50, exposed=120, idle_by={"python": 30}) for rank in range(2)]
     mode = traced_cases.case("ddp", *traced).mode
-    parts = step_parts(dataclasses.replace(mode, step=Figure(value=step_s, unit="s")))
+    parts = step_parts(replace(mode, step=Figure(value=step_s, unit="s")))
     assert tuple(round(100 * part.share) for part in parts if part.key != DATA) == expected
 
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.report.text import capital, sentence
@@ -28,7 +27,7 @@ def mode(
 
     phases_ms = (2, 1, forward_ms, 50, 5, 2)
     found = runs.gpu_run().summary.modes["ddp"]
-    return dataclasses.replace(
+    return replace(
         found,
         throughput=ranged(rate, "samples/s"),
         speedup=Figure(value=None, unit="x", reason="no baseline") if factor is None else ranged(factor, "x"),
@@ -40,7 +39,7 @@ def mode(
 
 
 def headline(**modes: ModeSummary) -> tuple[str, str, str]:
-    said = verdict.headline(dataclasses.replace(runs.gpu_run().summary, modes=modes))
+    said = verdict.headline(replace(runs.gpu_run().summary, modes=modes))
     return said.tone, said.sentence, said.detail
 
 
@@ -105,7 +104,7 @@ def test_without_a_baseline_the_modes_are_told_from_each_other_only() -> None:
 
 
 def test_three_modes_on_unlike_devices_that_spend_their_steps_unlike() -> None:
-    one_process = dataclasses.replace(mode(2400, 1.0), world_size=1)
+    one_process = replace(mode(2400, 1.0), world_size=1)
     _, sentence, detail = headline(dp=one_process, ddp=mode(2372, 1.0, forward_ms=60), fsdp=mode(2414, 1.0))
     assert sentence == (
         "dp on 2 devices, ddp on 2 ranks and fsdp on 2 ranks are not measurably different: "

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, OF_WINDOWS
@@ -20,7 +20,7 @@ def mode(phases_ms: tuple[int, ...] = runs.COMPUTING_MS, **changes: Any) -> Mode
     found = runs.gpu_run().summary.modes["ddp"]
     phases = dict(zip(found.phases, (Figure(value=ms / 1000, unit="s") for ms in phases_ms), strict=True))
     throughput = Figure(value=200.0, low=190.0, high=210.0, n=5, unit="samples/s")
-    return dataclasses.replace(found, **{"throughput": throughput, "phases": phases, **changes})
+    return replace(found, **{"throughput": throughput, "phases": phases, **changes})
 
 
 def speedup(value: float, low: float | None = None, high: float | None = None) -> dict[str, Figure]:
@@ -114,7 +114,7 @@ def test_the_detail_says_what_the_speedup_rests_on() -> None:
 
 
 def test_the_detail_says_that_an_interval_rests_on_calibrated_noise() -> None:
-    wide = {name: dataclasses.replace(figure, scope="calibrated") for name, figure in speedup(1.31, 1.2, 1.4).items()}
+    wide = {name: replace(figure, scope="calibrated") for name, figure in speedup(1.31, 1.2, 1.4).items()}
     detail = verdict.mode_verdict("ddp", mode(**wide)).detail
     assert figures(detail) == ["95%", "1.20", "1.40x"]
     assert clauses.rests_on(wide["speedup"]) in detail
@@ -130,7 +130,7 @@ def test_repeated_launches_and_a_split_batch() -> None:
 
 
 def summary(**modes: ModeSummary) -> RunSummary:
-    return dataclasses.replace(runs.gpu_run().summary, modes=modes)
+    return replace(runs.gpu_run().summary, modes=modes)
 
 
 def test_a_mode_whose_proof_failed_shows_no_figure() -> None:
@@ -154,7 +154,7 @@ def test_steps_of_unknown_samples_are_told() -> None:
     )
     said = verdict.headline(summary(ddp=ddp, fsdp=fsdp)).sentence
     assert said == "Samples per second are unknown; ddp takes 20.0 ms per step (50.0 steps/s)."
-    all_ok = summary(single=ddp, ddp=ddp, fsdp=dataclasses.replace(fsdp, status="ok"))
+    all_ok = summary(single=ddp, ddp=ddp, fsdp=replace(fsdp, status="ok"))
     said = verdict.headline(all_ok).sentence
     assert "steps/s), ddp takes" in said
     assert "steps/s) and fsdp takes" in said
@@ -185,7 +185,7 @@ def test_a_mode_that_was_launched_again_without_an_ablation_is_told_with_what_fa
 
 def test_windows_that_were_taken_whole_are_told_of_once() -> None:
     whole = mode()
-    whole = dataclasses.replace(whole, conversion=dataclasses.replace(whole.conversion, warnings=(EDGES_ARE_STEADY,)))
+    whole = replace(whole, conversion=replace(whole.conversion, warnings=(EDGES_ARE_STEADY,)))
     assert list(verdict.limits(summary(single=mode(), ddp=whole, fsdp=whole))) == [f"ddp and fsdp: {EDGES_ARE_STEADY}."]
 
 
@@ -193,7 +193,7 @@ def test_windows_that_were_taken_whole_are_told_of_once() -> None:
 def test_a_rate_that_epoch_starts_and_evaluations_make_much_less_is_told(ratio: float, is_told: bool) -> None:
     known = mode()
     assert known.throughput.value is not None
-    of_all = dataclasses.replace(known.throughput, value=ratio * known.throughput.value, low=None, high=None)
+    of_all = replace(known.throughput, value=ratio * known.throughput.value, low=None, high=None)
     found = list(
         verdict.limits(
             summary(single=mode(throughput_all_steps=known.throughput), ddp=mode(throughput_all_steps=of_all))
@@ -205,8 +205,8 @@ def test_a_rate_that_epoch_starts_and_evaluations_make_much_less_is_told(ratio: 
 
 def test_a_rate_of_windows_is_not_told_as_that_of_epochs() -> None:
     rate = mode().throughput
-    of_epoch = dataclasses.replace(rate, value=150.0)
-    of_windows = dataclasses.replace(rate, value=123.0, reason=f"{OF_WINDOWS}; the length of an epoch is unknown")
+    of_epoch = replace(rate, value=150.0)
+    of_windows = replace(rate, value=123.0, reason=f"{OF_WINDOWS}; the length of an epoch is unknown")
     found = summary(single=mode(throughput_all_steps=of_windows), ddp=mode(throughput_all_steps=of_epoch))
     assert list(verdict.limits(found)) == [
         "Rates are of steady steps; with epoch starts and evaluations: 150 samples/s (ddp).",

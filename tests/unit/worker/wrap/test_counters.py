@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -42,7 +42,7 @@ def test_the_same_step_has_the_same_operators_every_time() -> None:
 
 def test_an_observer_sees_the_operators_that_a_profiler_sees() -> None:
     by_profiler, by_observer = profiled(3), profiled(3, by=ByObserver)
-    assert dataclasses.replace(by_profiler, allocations=0) == dataclasses.replace(by_observer, allocations=0)
+    assert replace(by_profiler, allocations=0) == replace(by_observer, allocations=0)
 
 
 def test_names_of_the_scripts_own_do_not_matter() -> None:

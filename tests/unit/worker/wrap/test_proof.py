@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import nn
 
 from dpdoctor.records import Check, Collective, Counters
@@ -138,7 +138,7 @@ def test_gradients_that_others_are_put_in_the_place_of_are_seen(
 ) -> None:
     found, _ = proved(act)
     assert found.replaced is replaced
-    differ = DDP().checks(dataclasses.replace(found, checksums=(1, 2)))[1]
+    differ = DDP().checks(replace(found, checksums=(1, 2)))[1]
     assert ("p.grad = ..." in differ.text) is replaced
 
 
