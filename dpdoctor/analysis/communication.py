@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.figure import Figure
@@ -119,6 +120,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
         removable: what would go with the communication.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
         clocked: what the host's clock shows of a step that is not traced, if `is_clocked`; `removable` is by it then.
+        bound: what `removable` was cut to; None: it is as it was seen.
     """
 
     total: Figure
@@ -127,6 +129,16 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     removable: Figure
     all_ranks: bool
     clocked: Figure | None = None
+    bound: float | None = None
+
+    def at_most(self, share: float) -> Exposure:
+        """Return the same, of which no more than this share of a step can be removed."""
+        found = self.removable
+        if found.value is None or found.value <= share:
+            return self
+        low = None if found.low is None else min(found.low, share)
+        high = None if found.high is None else share
+        return replace(self, removable=replace(found, value=share, low=low, high=high), bound=share)
 
 
 def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | None:

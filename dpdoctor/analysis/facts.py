@@ -87,6 +87,8 @@ NO_SYNC = "no_sync_accumulation"
 REDUCED_TWICE = 1.5
 # Functions of torch that run a backward pass, and how libraries name their own.
 BACKWARDS = frozenset({"backward", "grad"})
+# Phases of a step in which the host computes, if there is no GPU.
+COMPUTING = ("forward", "backward", "optimizer")
 # A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
 NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
 # What a script of its own wraps its model in, by the mode that does the same.
@@ -296,7 +298,25 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def exposure(self) -> Exposure | None:
         """Return the exposed and the removable communication; None: no traced step tells it."""
-        return exposure(self.launch, self.mode.world_size, self.fingerprint.cores) if self.launch else None
+        if self.launch is None:
+            return None
+        found, most = exposure(self.launch, self.mode.world_size, self.fingerprint.cores), self._beyond_computing
+        return found if found is None or most is None else found.at_most(most)
+
+    @property
+    def _beyond_computing(self) -> float | None:
+        """Return the share of a step beyond what one device takes to compute as many samples; None: it is not known.
+
+        Without communication a step computes no faster. On a GPU the host only queues what is computed.
+        """
+        alone, mode = self.baseline, self.mode
+        if alone is None or alone is mode or self.on_gpu or not mode.step.value:
+            return None
+        if not alone.batch.per_device or alone.batch.per_device != mode.batch.per_device:
+            return None
+        parts = [alone.phases[phase].low for phase in COMPUTING if phase in alone.phases]
+        computing = sum(part for part in parts if part is not None)
+        return max(0.0, 1 - computing / mode.step.value) if computing else None
 
     def exposed_calls_share(self, wanted: Callable[[str, int], bool], most: float = math.inf) -> Figure:
         """Return the share of a traced step that wanted collectives, at `most` so many, take while nothing computes."""

@@ -126,6 +126,8 @@ def trace_words(seen: Exposure) -> str:
         which += (
             f"; on the host's clock calls of collectives take {units.share(seen.clocked.value)} of an untraced step"
         )
+    if seen.bound is not None:
+        which += f"; one device computes as many samples in all but {units.share(seen.bound)} of the time of a step"
     left_out = f" ({seen.total.reason})" if seen.total.reason else ""
     return f"in the trace exposed communication is {units.share(seen.total.value)} of a step{left_out}{which}"
 

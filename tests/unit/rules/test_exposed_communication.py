@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Finding
+from dpdoctor.analysis.base.summary import Batch
 from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
 from dpdoctor.rules import CannotTell, wording
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.rule import Said
-from tests.builders.cases import OWN, Case, ablation, by_hand, calling, in_way, ranks, skipped
+from tests.builders.cases import OWN, STEP_S, Case, ablation, by_hand, calling, in_way, phases, ranks, skipped
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
 from tests.builders.traced_cases import STEPS, case, digest, real_cases
@@ -63,6 +64,23 @@ def test_where_they_agree_the_more_exact_is_the_cost_and_both_are_shown() -> Non
     assert any("33%" not in text and "no_comm" in text and "28%" in text for text in found.evidence)
     assert any(text.startswith("in the trace") for text in found.evidence)
     assert "trace and ablation agree" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("per_device", "computing", "expected"),
+    [(8.0, 0.5, 1 / 3), (8.0, 0.9, 0.1), (16.0, 0.9, 1 / 3), (None, 0.9, 1 / 3)],
+)
+def test_it_is_no_more_than_a_step_takes_beyond_computing_on_one_device(
+    per_device: float | None, computing: float, expected: float
+) -> None:
+    """Of traced steps, which a profiler slows, 40 of 120 ms only communicate."""
+    batch = Batch(per_device=per_device, global_=None, rule="", source="")
+    alone = {"batch": batch, "phases": phases({"data_wait": (1 - computing) * STEP_S})}
+    of = case("ddp", *pair(40, gpu=False), batch=replace(batch, per_device=8.0), single=alone)
+    assert of.exposure is not None
+    assert of.exposure.removable.value == pytest.approx(expected, abs=0.02)
+    is_told = any("one device computes as many samples" in text for text in finding(of).evidence)
+    assert is_told is (expected == 0.1)
 
 
 def test_where_they_disagree_the_ablation_is_the_cost() -> None:
