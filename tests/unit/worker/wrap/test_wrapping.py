@@ -227,6 +227,32 @@ def test_modules_around_one_model_may_take_turns(patches: Patches, together: boo
     assert not rig.wrapping.warnings
 
 
+def test_a_part_that_is_called_alone_is_wrapped_beside_the_whole(patches: Patches) -> None:
+    rig = Rig(patches)
+    model = Net()
+    held = sgd(model)
+    for called in (model, model.first, model, model.first):
+        held.zero_grad()
+        called(X).mean().backward()
+        held.step()
+    assert rig.wrapping.modules == [model, model.first]
+    assert [step.counted.samples_entered for step in rig.steps] == [len(X)] * 4
+    assert rig.watch.forwards == {id(model): 2, id(model.first): 2}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_part_that_precedes_a_backward_pass_with_the_whole_is_left_to_it(patches: Patches, is_first: bool) -> None:
+    rig = Rig(patches)
+    model = Net()
+    held = sgd(model)
+    for _ in range(3):
+        outputs = [called(X).mean() for called in ((model.first, model) if is_first else (model, model.first))]
+        torch.stack(outputs).sum().backward()
+        held.step()
+    assert rig.wrapping.modules == [model]
+    assert model.first._compiled_call_impl is None
+
+
 @pytest.mark.usefixtures("rig")
 def test_two_modules_around_one_model_are_not_wrapped() -> None:
     model = Net()
@@ -463,6 +489,17 @@ def test_a_parameter_whose_gradient_is_left_at_zero_is_unused_all_the_same(rig: 
     held.zero_grad(set_to_none=False)
     assert rig.wrapping.records()[0].unused == ()
     assert rig.wrapping.records(set(map(id, model.first.parameters())))[0].unused == ("second.weight", "second.bias")
+
+
+def test_of_a_model_that_a_step_did_not_train_its_own_gradients_tell(rig: Rig) -> None:
+    models = [Net() for _ in range(3)]
+    held = [sgd(model) for model in models]
+    for model in models:
+        model(X).mean().backward()
+    models[1].second.bias.grad = None
+    held[2].zero_grad()
+    touched = set(map(id, models[0].parameters()))
+    assert [unit.unused for unit in rig.wrapping.records(touched)] == [(), ("second.bias",), ()]
 
 
 def test_unused_and_unwrapped_parameters_are_named(rig: Rig) -> None:
