@@ -321,6 +321,7 @@ def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(
         (["levels", "in_place"], 1),
         (["levels_in_turn"], 1),
         (["levels_in_turn", "in_place"], 1),
+        (["levels_down"], 1),
     ],
 )
 def test_modules_around_one_model_train_as_on_one_device(profile, args, times_reduced):
@@ -344,8 +345,14 @@ def test_modules_around_one_model_train_as_on_one_device(profile, args, times_re
 def test_a_model_that_two_modules_train_is_sharded_once(profile):
     done = profile("wild_around_one.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=["in_turn"])
     reason, script = done.mode("fsdp")["reason"], done.summary["script"]["path"]
-    assert reason.startswith(f"Fits, called at {script}:67, could not be converted: FSDP shards a parameter once")
+    assert reason.startswith(f"Fits, called at {script}:70, could not be converted: FSDP shards a parameter once")
     assert "inner.0.weight was sharded as one of Agrees, which the script called before" in reason
+
+
+def test_a_part_of_a_sharded_model_that_is_called_alone_is_named(profile):
+    done = profile("wild_around_one.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=["levels_down"])
+    said = "FSDP shards parameters; a call of Doubles gathers them, and Fits, a part of it, is called alone ("
+    assert done.mode("fsdp")["reason"].startswith(said)
 
 
 def test_a_backward_pass_before_there_is_an_optimizer_is_no_step_and_warns_of_nothing(profile):

@@ -159,7 +159,22 @@ class FSDP(Mode):
             return None
         path, _, number = line.rpartition(":")
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
-        return f"FSDP shards parameters; {line} does `{source}`, which needs them whole ({what})"
+        found = self._called_alone(error) or f"{line} does `{source}`, which needs them whole ({what})"
+        return f"FSDP shards parameters; {found}"
+
+    def _called_alone(self, error: BaseException) -> str:
+        """Return that an error came out of a part of a sharded model, past any call of the whole; or nothing."""
+        from dpdoctor.worker.base import lines
+
+        called = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for root in (shards.root for shards in self._shards.values()):
+            parts = {id(part) for part in root.modules()}
+            part = next((each for each in called if id(each) in parts), root)
+            if part is not root:
+                names = (type(each).__name__.removeprefix("FSDP") for each in (root, part))
+                at = f"{lines.raised(error)} at {lines.raised_at(error.__traceback__)}"
+                return "a call of {} gathers them, and {}, a part of it, is called alone ({})".format(*names, at)
+        return ""
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""

@@ -1,4 +1,6 @@
-"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`, also in turn.
+"""Modules around one model, all trained: `together`, `in_turn` or, one inside of the other, in `levels`.
+
+Levels are also called in turn, the innermost first (`levels_in_turn`) or the outermost (`levels_down`).
 
 A second argument: it has a buffer that its backward pass needs, of which a broadcast may be a change `in_place`, as in
 torch 2.11.
@@ -52,7 +54,8 @@ net = nn.Sequential(nn.Linear(8, 16), Scales() if sys.argv[2:] else nn.Identity(
 fits, agrees = Fits(net), Agrees(net)
 doubles = Doubles(fits)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-levels = itertools.cycle([lambda x: net(x).square().mean(), fits, doubles])
+levels = [lambda x: net(x).square().mean(), fits, doubles]
+in_turn = itertools.cycle(levels[::-1] if sys.argv[1] == "levels_down" else levels)
 while True:
     for (x,) in DataLoader(TensorDataset(torch.randn(160, 8)), batch_size=8):
         optimizer.zero_grad()
@@ -60,8 +63,8 @@ while True:
             loss = fits(x) + agrees(x)
         elif sys.argv[1] == "levels":
             loss = net(x).square().mean() + fits(x) + doubles(x)
-        elif sys.argv[1] == "levels_in_turn":
-            loss = next(levels)(x)
+        elif sys.argv[1] in ("levels_in_turn", "levels_down"):
+            loss = next(in_turn)(x)
         else:
             agrees(x).backward()
             loss = fits(x)
