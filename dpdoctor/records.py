@@ -234,6 +234,8 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     train on the same samples, or on other tensors: if they pick the samples, ranks train on the same ones.
     `alike_by_seed`: modules whose random numbers, which the script does not seed, it drew before or in the first steps,
     where ranks train on the same samples: these may be the same by dpdoctor's seed alone.
+    `asks_rank`: the line, or the library with its line, that asked for its rank and was answered as if there were one
+    process, where ranks train on the same samples: with its rank it may draw others. Empty: none asked.
     `made_anew`: why a model's forward passes are not seen, as where no module stays for it; empty: they are.
     """
 
@@ -253,6 +255,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     made_anew: str = ""
     drawn_alike: tuple[str, ...] = ()
     alike_by_seed: tuple[str, ...] = ()
+    asks_rank: str = ""
 
     @property
     def exchanges_nothing(self) -> bool:

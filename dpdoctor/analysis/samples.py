@@ -190,6 +190,10 @@ ALIKE_BY_SEED = (
     "ranks train on the same samples here, and the script does not seed {}: its own processes may draw other samples "
     "on each rank. Give --seed-per-rank, which draws as they do"
 )
+ASKS_RANK = (
+    "ranks train on the same samples here, where {} asks for its rank, and dpdoctor answers as if there were one "
+    "process: under torchrun it may draw apart. Profile with --modes native"
+)
 ITEM_IS_BATCH = (
     "each step draws {0} of the loader, whose items enter the model as {1:,} rows: where an item is a batch, give "
     "--samples-per-step {1}; where it is one sample, --samples-per-step {2}"
@@ -214,6 +218,8 @@ def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
         return DRAWN_ALIKE.format(" and ".join(first.conversion.drawn_alike))
     if first is not None and first.conversion.alike_by_seed:
         return ALIKE_BY_SEED.format(" and ".join(first.conversion.alike_by_seed))
+    if first is not None and first.conversion.asks_rank:
+        return ASKS_RANK.format(first.conversion.asks_rank)
     return None if alike else UNLIKE_GROUPS
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, Loader, ModeFacts
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without
@@ -30,10 +32,16 @@ OF_OUR_SEED = (
     "give --seed-per-rank: the script does not seed {}, and dpdoctor's seed may be all that makes ranks draw the same "
     "samples; processes of its own draw apart"
 )
+ASKS_RANK = "{} asks for its rank, and dpdoctor answers as if there were one process."
+TO_BE_OBSERVED = "profile with --modes native: under torchrun, where it is told its rank, the script may draw apart"
 OF_ITS_OWN = "let each rank take a part of its own: the script's loader draws the same batches on every rank"
 CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
+SEEN = (
+    "In the steps before the measured windows the indices that all ranks drew, the labels that they were given or "
+    "what entered the model were the same, bit by bit."
+)
 ONE_MODEL = (
     "all ranks train on the same samples and hold different parameters: where they compute parts of one model, as in "
     "tensor parallelism, they have to"
@@ -54,7 +62,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     cost = Figure(value=1 - 1 / size, n=1, unit="ratio")
     by_seed = is_seen and bool(conversion.alike_by_seed)
     of_a_stream = OF_A_STREAM if is_seen else f"unless it already does, {OF_A_STREAM}"
-    return Finding(
+    found = Finding(
         rule="unsharded_data",
         mode=facts.name,
         severity="critical" if is_seen and not by_seed else "warning",
@@ -74,6 +82,22 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         speedup_basis="at most",
         code=CODE_OF_ITS_OWN if is_own else CODE_OF_A_STREAM if loader else None,
         line=whole.built or whole.line if whole else next((unit.line for unit in conversion.modules), None),
+    )
+    return _in_doubt(found, ranks, conversion.asks_rank) if conversion.asks_rank and not by_seed else found
+
+
+def _in_doubt(found: Finding, ranks: str, asking: str) -> Finding:
+    """Return what is found where code asked for its rank, which was hidden from it: with it, it may draw apart."""
+    return replace(
+        found,
+        severity="warning",
+        status="inferred",
+        title=f"{ranks} train on the same samples here, where dpdoctor hides their rank from code that asks for it",
+        evidence=(SEEN, ASKS_RANK.format(asking)),
+        remedy=TO_BE_OBSERVED,
+        short_remedy="profile with --modes native",
+        speedup=None,
+        code=None,
     )
 
 
@@ -96,11 +120,7 @@ def _remedy(facts: ModeFacts, short: Loader | None) -> str:
 def _of_samples(size: int, *, is_seen: bool, by_seed: bool) -> tuple[str, ...]:
     if not is_seen:
         return (f"The throughput counts each sample {units.count(size, 'time')}.",)
-    seen = (
-        "In the steps before the measured windows the indices that all ranks drew, the labels that they were given or "
-        "what entered the model were the same, bit by bit."
-    )
-    return (seen,) if by_seed else (seen, "The throughput counts each sample once.")
+    return (SEEN,) if by_seed else (SEEN, "The throughput counts each sample once.")
 
 
 def _of_loader(loader: Loader) -> tuple[str, ...]:
@@ -140,7 +160,8 @@ RULE = Rule(
     "not divided also the labels in their batches, without loaders what torch's losses are held to, and of those with "
     "fewer batches than ranks the indices: where these are the same, bit by bit, this is confirmed, but not of ranks "
     "that hold different parameters without DDP or FSDP: they may compute parts of one model, as in tensor "
-    "parallelism.",
+    "parallelism, nor where the script or a library asks for its rank, which dpdoctor hides: with it ranks may draw "
+    "apart.",
     remedy="Divide the stream in the dataset's __iter__, by rank and by worker.",
     verified=False,
     check=_check,

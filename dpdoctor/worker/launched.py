@@ -41,6 +41,8 @@ _HIDDEN = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
 )
 _HIDDEN_PREFIXES = ("TORCHELASTIC_", TASK_VARIABLE)
+# The modules whose functions read os.environ for who calls them.
+_OF_ENVIRONMENT = ("os", "collections.abc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +71,79 @@ def show_life(directory: Path) -> Heartbeat:
 
 def hide() -> None:
     """Remove the launch variables, or scripts that look for them distribute themselves."""
-    for name in list(os.environ):
-        if name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES):
-            del os.environ[name]
+    for name in filter(_is_hidden, list(os.environ)):
+        del os.environ[name]
 
 
-def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[str], NoReturn]) -> None:
+def _is_hidden(name: str) -> bool:
+    return name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES)
+
+
+class _Shared:
+    """A text that is one for this process and all that it forks."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def get(self) -> str:
+        return self._page[:].rstrip(b"\0").decode(errors="replace")
+
+    def set(self, text: str) -> None:
+        self._page[:] = text.encode()[: len(self._page)].ljust(len(self._page), b"\0")
+
+
+class Asked:
+    """Which code, other than torch, asks for the rank that is hidden from it, here or in a process that is forked."""
+
+    def __init__(self) -> None:
+        self._told = _Shared()
+        self._weight = 0
+
+    def by(self) -> str:
+        """Return the script's first line that asked, else the first library with the line that called it."""
+        return self._told.get()
+
+    def note(self, asking: FrameType) -> None:
+        """Note who asks; the script's own line says more than a library, of which many ask in order to log."""
+        is_own = lines.is_users(asking.f_code.co_filename)
+        weight = 2 if is_own else 1
+        if weight > self._weight:
+            self._weight = weight
+            at = lines.caller()
+            self._told.set(at if is_own else f"{_package(asking)} ({at})")
+
+    def watch_environment(self, patches: Patches) -> None:
+        """Note who reads a variable that is hidden; reading others takes no longer."""
+        _hold_environment(_Variables(vars(os.environ)["_data"], self))
+        patches.add("os.environ", lambda: _hold_environment(dict(vars(os.environ)["_data"])))
+
+
+class _Variables(dict[bytes, bytes]):
+    """What os.environ holds: Python asks for what is missing in `__missing__`, and for nothing else."""
+
+    def __init__(self, found: dict[bytes, bytes], asked: Asked) -> None:
+        super().__init__(found)
+        self._asked = asked
+
+    def __missing__(self, name: bytes) -> NoReturn:
+        if _is_hidden(os.fsdecode(name)):
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_globals.get("__name__") in _OF_ENVIRONMENT:
+                frame = frame.f_back
+            if frame is not None and not _is_trusted(frame):
+                self._asked.note(frame)
+        raise KeyError(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # scripts copy os.environ
+        return dict, (dict(self),)
+
+
+def _hold_environment(variables: dict[bytes, bytes]) -> None:
+    for environment in (os.environ, os.environb):
+        vars(environment)["_data"] = variables
+
+
+def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[str], NoReturn], asked: Asked) -> None:
     """Answer the script as if it ran alone, and end the mode when it distributes itself.
 
     `torch.distributed.is_initialized()` is False for everyone but torch: a script, or a metrics library, that takes
@@ -84,11 +153,16 @@ def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[s
     original = dist.is_initialized
 
     def is_initialized() -> bool:
-        return _is_trusted(sys._getframe(1)) and original()
+        asking = sys._getframe(1)
+        if _is_trusted(asking):
+            return original()
+        asked.note(asking)
+        return False
 
     of_children.replace(dist, "is_initialized", is_initialized)
     for name in ("get_rank", "get_world_size"):
-        _deny(of_children, name)
+        _deny(of_children, name, asked)
+    asked.watch_environment(of_children)
     refuse_distribution(patches, fail)
 
 
@@ -100,16 +174,15 @@ class ChildRefusal:
     """
 
     def __init__(self, of_children: Patches) -> None:
-        self._told = mmap.mmap(-1, mmap.PAGESIZE)  # forked processes share it
+        self._told = _Shared()
         _refuse(of_children, dist, "init_process_group", self._fail)
 
     @property
     def reason(self) -> str | None:
-        return self._told[:].rstrip(b"\0").decode(errors="replace") or None
+        return self._told.get() or None
 
     def _fail(self, reason: str) -> NoReturn:
-        told = reason.encode()[: len(self._told)]
-        self._told[: len(told)] = told
+        self._told.set(reason)
         raise RuntimeError(reason)
 
 
@@ -146,12 +219,18 @@ def _is_trusted(asking: FrameType) -> bool:
     return asking.f_globals.get("__name__", "").partition(".")[0] in ("torch", "dpdoctor")
 
 
-def _deny(patches: Patches, name: str) -> None:
+def _package(asking: FrameType) -> str:
+    return str(asking.f_globals.get("__name__", "")).partition(".")[0] or "a library"
+
+
+def _deny(patches: Patches, name: str, asked: Asked) -> None:
     original = getattr(dist, name)
 
     @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
-        if not _is_trusted(sys._getframe(1)):
+        asking = sys._getframe(1)
+        if not _is_trusted(asking):
+            asked.note(asking)
             raise ValueError(NO_GROUP)
         return original(*args, **kwargs)
 

@@ -105,7 +105,9 @@ class Rank(Observer):
         # Never undone: processes that the script forks live on while it unwinds.
         of_children = Patches(for_children=True)
         self._refusal = launched.ChildRefusal(of_children)
-        launched.hide_process_group(self._patches, of_children, self._fail)
+        asked = launched.Asked()
+        launched.hide_process_group(self._patches, of_children, self._fail, asked)
+        self._report.asks_rank = asked.by
         lines.keep_stacks_short(of_children)
         self._seeding.watch(self._patches)
         terminal.give(of_children)

@@ -59,6 +59,7 @@ DRAWN_BEFORE = (
     "order of samples by them before, processes of its own would not be alike, and --seed-per-rank shows that where it "
     "draws once it has built its optimizer"
 )
+RANK_HIDDEN = ". {} asks for its rank, and dpdoctor answers as if there were one process"
 
 
 class Report:
@@ -71,6 +72,7 @@ class Report:
         raised_in: RankRecord's.
         alike_by_seed: Conversion's, if ranks train on the same samples.
         strategies: returns Conversion's.
+        asks_rank: returns who asks for its rank.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Report:
         self.drawn_alike: tuple[str, ...] = ()
         self.alike_by_seed: tuple[str, ...] = ()
         self.strategies: Callable[[], tuple[Strategy, ...]] = tuple
+        self.asks_rank: Callable[[], str] = str
         rundir.write_json(self._path, record)
 
     def proved(self, checks: tuple[Check, ...], counters: Counters, touched: Collection[int]) -> None:
@@ -164,11 +167,7 @@ class Report:
                 *sources.wrapping.warnings,
                 *self._warnings,
                 *sources.remarks(),
-                *(
-                    (SAME_SAMPLES + (DRAWN_BEFORE if self._alike_by_seed() else COUNTED_ONCE),)
-                    if self.same_samples
-                    else ()
-                ),
+                *((self._of_same_samples(),) if self.same_samples else ()),
             ),
             proof=self._proof,
             written=sources.written(),
@@ -176,6 +175,7 @@ class Report:
             copies=self.copies,
             drawn_alike=self.drawn_alike,
             alike_by_seed=self._alike_by_seed(),
+            asks_rank=self._asks_rank(),
             strategies=self.strategies(),
             made_anew=sources.wrapping.made_anew,
         )
@@ -183,6 +183,16 @@ class Report:
     def _alike_by_seed(self) -> tuple[str, ...]:
         """Return Conversion's; what the script seeds and draws from in each step is its own doing."""
         return self.alike_by_seed if self.same_samples and not self.drawn_alike else ()
+
+    def _asks_rank(self) -> str:
+        """Return Conversion's."""
+        return self.asks_rank() if self.same_samples else ""
+
+    def _of_same_samples(self) -> str:
+        if self._alike_by_seed():
+            return SAME_SAMPLES + DRAWN_BEFORE
+        asking = self._asks_rank()
+        return SAME_SAMPLES + (RANK_HIDDEN.format(asking) if asking else COUNTED_ONCE)
 
     def _steps_per_epoch(self) -> int | None:
         main = self._sources.tally.main_loader()

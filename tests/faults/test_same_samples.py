@@ -127,3 +127,15 @@ def test_an_order_that_only_dpdoctor_seeded_is_not_the_scripts(profile, args, st
     assert found["status"] == status
     assert mode["batch"]["global"] == (8 if args else None)
     assert args or "give --seed-per-rank" in mode["throughput"]["reason"].lower()
+
+
+@pytest.mark.parametrize("num_workers", ["0", "1"])
+def test_a_script_from_which_its_rank_was_hidden_may_draw_apart(profile, num_workers):
+    done = profile("seeds_by_rank.py", *ONE_WINDOW, args=[num_workers])
+    mode = done.mode("ddp")
+    (found,) = (found for found in done.summary["findings"] if found["rule"] == "unsharded_data")
+    assert found["status"] == "inferred"
+    assert "--modes native" in found["remedy"]
+    assert (mode["throughput"]["value"], mode["batch"]["global"]) == (None, None)
+    assert "seeds_by_rank.py:" in mode["throughput"]["reason"]
+    assert "asks for its rank" in mode["throughput"]["reason"]

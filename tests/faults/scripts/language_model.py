@@ -1,9 +1,6 @@
-"""nanoGPT's way: batches sliced from one tensor, tied weights, bf16, accumulation; distributes itself if it finds RANK."""
-
-import os
+"""nanoGPT's way: batches sliced from one tensor, tied weights, bf16, accumulation."""
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 BATCH, LENGTH, ACCUMULATE = 4, 12, 2
@@ -35,10 +32,6 @@ def get_batch():
 
 
 model = Model()
-if "RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
-    dist.init_process_group("gloo")
-if dist.is_initialized():
-    model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
 while True:
     for _ in range(ACCUMULATE):

@@ -82,6 +82,7 @@ class TestTwoModes:
             (Conversion(copies=0), None, "some ranks train on the same samples"),
             (Conversion(drawn_alike=("torch", "numpy")), None, "what each step draws with torch and numpy, which"),
             (Conversion(same_samples=True, alike_by_seed=("numpy",)), None, "the script does not seed numpy"),
+            (Conversion(same_samples=True, asks_rank="data.py:7"), None, "where data.py:7 asks for its rank"),
             (Conversion(strategies=(Strategy(name=POINT_TO_POINT),)), None, "stages of a pipeline"),
         ],
     )

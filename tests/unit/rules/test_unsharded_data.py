@@ -79,6 +79,15 @@ def test_the_script_is_not_blamed_for_what_our_seed_makes_alike() -> None:
     assert "does not seed torch and numpy" in found.remedy
 
 
+def test_ranks_from_which_their_rank_was_hidden_may_draw_apart() -> None:
+    asks = replace(SAME_STREAM, asks_rank="data.py:7")
+    found = RULE.check(cases.case("ddp", world_size=2, conversion=asks))
+    assert (found.status, found.severity, found.speedup, found.code) == ("inferred", "warning", None, None)
+    assert found.evidence[-1].startswith("data.py:7 asks for its rank, and dpdoctor answers as if")
+    assert "--modes native" in found.remedy
+    assert not any("counts each sample once" in text for text in found.evidence)
+
+
 def test_a_loader_that_was_never_met_is_not_said_to_be_shared_out() -> None:
     unmet, met = (
         RULE.check(cases.case("ddp", world_size=2, conversion=SAME, loader=cases.loader(index=index)))

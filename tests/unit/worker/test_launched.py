@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import copy
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch.distributed as dist
@@ -48,12 +49,13 @@ def test_only_the_launchers_variables_are_hidden() -> None:
 
 
 @pytest.fixture
-def grouped(tmp_path: Path, patches: Patches) -> Iterator[None]:
+def grouped(tmp_path: Path, patches: Patches) -> Iterator[launched.Asked]:
     """Give a process group that is hidden from this file, as it is from a script."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     of_children = Patches(for_children=True)
-    launched.hide_process_group(patches, of_children, fail)
-    yield
+    asked = launched.Asked()
+    launched.hide_process_group(patches, of_children, fail, asked)
+    yield asked
     patches.undo()
     of_children.undo()
     dist.destroy_process_group()
@@ -80,6 +82,55 @@ class Asks(IterableDataset):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_loader_worker_finds_no_process_group_either(num_workers: int) -> None:
     assert list(DataLoader(Asks(), batch_size=None, num_workers=num_workers)) == [False]
+
+
+def of_library(code: str) -> Callable[[], object]:
+    """Return a function of a library that runs this code."""
+    found: dict[str, Any] = {"__name__": "logs.ranks", "os": os, "dist": dist}
+    exec(compile(f"def ask():\n    return {code}", "/x/site-packages/logs/ranks.py", "exec"), found)
+    return cast("Callable[[], object]", found["ask"])
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: not dist.is_initialized(),
+        lambda: os.environ.get("RANK", "0"),
+        lambda: os.getenv("LOCAL_RANK"),
+        lambda: os.environb.get(b"RANK"),
+        lambda: "WORLD_SIZE" in os.environ,
+        lambda: os.environ.setdefault("MASTER_ADDR", "localhost"),
+    ],
+)
+def test_the_line_that_asks_for_the_rank_is_known_and_stands_before_a_library(
+    grouped: launched.Asked, ask: Callable[[], object]
+) -> None:
+    launched.hide()
+    os.environ.get("NO_RANK")
+    DistributedSampler([1, 2])
+    assert grouped.by() == ""
+    of_library("os.environ.get('RANK')")()
+    assert re.fullmatch(rf"logs \({__file__}:\d+\)", grouped.by())
+    ask()
+    assert grouped.by() == f"{__file__}:{ask.__code__.co_firstlineno}"
+    of_library("dist.is_initialized()")()
+    assert grouped.by() == f"{__file__}:{ask.__code__.co_firstlineno}"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_loader_worker_that_asks_for_the_rank_is_known(grouped: launched.Asked) -> None:
+    list(DataLoader(Asks(), batch_size=None, num_workers=1))
+    assert grouped.by() == f"{__file__}:{Asks.__iter__.__code__.co_firstlineno + 1}"
+
+
+@pytest.mark.usefixtures("grouped")
+def test_the_environment_may_be_copied_and_changed() -> None:
+    os.environ["SOME_NAME"] = "1"
+    for copied in (os.environ.copy(), copy.deepcopy(os.environ), os.environ | {}):
+        assert copied["SOME_NAME"] == "1"
+        assert copied.get("RANK") is None
+    assert os.environ.pop("SOME_NAME") == "1"
+    assert "SOME_NAME" not in os.environ
 
 
 @pytest.mark.usefixtures("grouped")
@@ -117,7 +168,7 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
     of_children = Patches(for_children=True)
     try:
         refusal = launched.ChildRefusal(of_children)
-        launched.hide_process_group(patches, of_children, fail)
+        launched.hide_process_group(patches, of_children, fail, launched.Asked())
         assert refusal.reason is None
         process = mp.get_context("fork").Process(target=join_two)
         process.start()
