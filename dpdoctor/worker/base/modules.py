@@ -22,7 +22,22 @@ def parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yield the parameters of a module and of all below it, each once; as `parameters()`, which may be overridden."""
     known: set[int] = set()
     for one in submodules(module):
-        for parameter in vars(one).get("_parameters", {}).values():
-            if parameter is not None and id(parameter) not in known:
+        for parameter in own_parameters(one):
+            if id(parameter) not in known:
                 known.add(id(parameter))
                 yield parameter
+
+
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that a module holds itself; as `parameters(recurse=False)`."""
+    return [parameter for parameter in vars(module).get("_parameters", {}).values() if parameter is not None]
+
+
+def by_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a module and of all below it by all of their names, of which shared ones have several."""
+    for name, parameter in vars(module).get("_parameters", {}).items():
+        if parameter is not None:
+            yield prefix + name, parameter
+    for name, child in vars(module).get("_modules", {}).items():
+        if child is not None:
+            yield from by_names(child, f"{prefix}{name}.")

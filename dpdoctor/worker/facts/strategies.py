@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from dpdoctor import units
 from dpdoctor.records import HAND_WRITTEN, NOTHING, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
+from dpdoctor.worker.base.modules import own_parameters
 from dpdoctor.worker.timing.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
@@ -87,7 +88,7 @@ def _tensor_parallel(parts: Sequence[nn.Module]) -> list[Strategy]:
     sharded = {
         id(parameter)
         for part in parts
-        for parameter in part.parameters(recurse=False)
+        for parameter in own_parameters(part)
         if isinstance(parameter, DTensor)
         and sum(not placement.is_replicate() for placement in parameter.placements) > of_fsdp
     }

@@ -180,6 +180,7 @@ class FSDP(Mode):
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""
         from torch.distributed.device_mesh import init_device_mesh
 
+        from dpdoctor.worker.base import modules
         from dpdoctor.worker.modes._gathering import Shards, share_attributes
         from dpdoctor.worker.wrap import repoint, shard_units
 
@@ -195,7 +196,7 @@ class FSDP(Mode):
             else shard_units.named_blocks(module, how.fsdp_wrap)
         )
         _lay_out(module, how.warn)
-        before = dict(module.named_parameters(remove_duplicate=False))
+        before = dict(modules.by_names(module))
         _broadcast(module)
         self._padding[id(module)] = sum(_padded_bytes(p) - p.numel() * p.element_size() for p in module.parameters())
         device = next(iter(before.values())).device.type
@@ -250,6 +251,11 @@ def _shard(part: nn.Module, mesh: DeviceMesh) -> None:
         with _own_attributes(type(part)):
             fully_shard(part, mesh=mesh)
     except TypeError as error:
+        if "remove_duplicate" in str(error):
+            raise ConversionError(
+                "fully_shard calls named_parameters(remove_duplicate=False) of each module, and a method that "
+                f"overrides it does not take that ({error}): let it take **kwargs and pass them on"
+            ) from None
         if "object layout" not in str(error):
             raise
         name = type(part).__name__

@@ -91,6 +91,28 @@ def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() ->
     assert "needs them whole" not in told
 
 
+class OwnNames(nn.Linear):
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Any:  # type: ignore[override]
+        return super().named_parameters(prefix, recurse)
+
+
+class OwnParameters(nn.Linear):
+    def parameters(self) -> Any:  # type: ignore[override]
+        return super().parameters()
+
+
+@pytest.mark.usefixtures("ranks")
+def test_methods_that_a_script_overrides_are_not_asked_but_by_torch(patches: Patches) -> None:
+    mode = FSDP()
+    mode.prepare(patches)
+    with pytest.raises(ConversionError, match=r"calls named_parameters\(remove_duplicate=False\) .* let it take \*\*"):
+        mode.convert(OwnNames(2, 2), options())
+    model = nn.Sequential(OwnParameters(2, 2), nn.ReLU())
+    with torch.no_grad():
+        mode.convert(model, options(fsdp_wrap=("OwnParameters",)))(torch.ones(1, 2))
+        mode.without_gradients(model, model.forward)(torch.ones(1, 2))
+
+
 class Clips:
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.clamp(-1, 1)

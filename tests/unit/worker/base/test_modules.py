@@ -15,6 +15,8 @@ def test_they_are_those_that_the_module_tells_of_in_their_order() -> None:
     model.register_module("none", None)
     assert list(map(id, modules.submodules(model))) == list(map(id, model.modules()))
     assert list(map(id, modules.parameters(model))) == list(map(id, model.parameters()))
+    all_names = model.named_parameters(remove_duplicate=False)
+    assert [(name, id(p)) for name, p in modules.by_names(model)] == [(name, id(p)) for name, p in all_names]
 
 
 def test_one_that_was_never_initialised_has_none() -> None:
