@@ -30,6 +30,11 @@ UNRECONCILED = (
     "of {} measured steps {} trained on {} rows where the loader's batches have {} samples, and it cannot be told "
     "whether rows are samples of which some were left out, or hold several each; give --samples-per-step"
 )
+MORE_ROWS = (
+    "of {} measured steps {} trained on {} rows where the batches of the loaders have {} samples, and it cannot be "
+    "told whether samples have several rows each, as several views of one have, or rows come from elsewhere; give "
+    "--samples-per-step"
+)
 UNSEEN_ROWS = (
     "of {} measured steps {} trained on rows that could not be counted where the loader's batches have {} samples; "
     "give --samples-per-step"
@@ -120,7 +125,9 @@ def _why_unknown(steps: Sequence[StepRecord]) -> str | None:
     drawn = _range([step.samples_drawn for step in odd])
     if not any(step.samples_entered for step in odd):
         return UNSEEN_ROWS.format(len(steps), len(odd), drawn)
-    return UNRECONCILED.format(len(steps), len(odd), _range([step.samples_entered for step in odd]), drawn)
+    has_more = all(step.samples_entered > step.samples_drawn for step in odd)
+    told = MORE_ROWS if has_more else UNRECONCILED
+    return told.format(len(steps), len(odd), _range([step.samples_entered for step in odd]), drawn)
 
 
 def _why_items_may_be_batches(steps: Sequence[StepRecord], inputs: Sequence[InputTensor]) -> str | None:

@@ -77,6 +77,15 @@ def test_what_does_not_reconcile_is_unknown() -> None:
     assert (found.check.ok, found.check.text) == (None, found.unknown)
 
 
+def test_more_rows_than_samples_may_be_several_of_each() -> None:
+    more = taken(samples_drawn=6, samples_entered=10, reconciled=False)
+    unknown = count(*[more] * 4).unknown or ""
+    assert "trained on 10 rows where the batches of the loaders have 6 samples" in unknown
+    assert "as several views of one have" in unknown
+    assert "left out" not in unknown
+    assert "left out" in (count(*[more] * 3, taken(samples_entered=20, reconciled=False)).unknown or "")
+
+
 def test_rows_that_could_not_be_counted_are_not_told_as_none() -> None:
     unknown = count(taken(samples_entered=0, reconciled=False)).unknown
     assert unknown is not None
