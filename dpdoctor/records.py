@@ -306,7 +306,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         syncs: counted on the CPU too, where they cost nothing.
-        micro_batches: batches that the step trained on.
+        micro_batches: training passes, forward and backward, added over the modules that the script calls: one batch
+            through an encoder and a decoder makes two.
         allocations: blocks that torch's allocator gave out, of the GPUs where there are some, else of the host.
         h2d_bytes: that the training thread copied to devices by to, cuda and copy_; None without a device.
         graph_breaks: of all that torch.compile had compiled by then; None where it compiled nothing.

@@ -16,7 +16,7 @@ DEVICE_MEMORY_ALLOWED = 0.02
 
 _WORDS = {
     "operators": "operator calls",
-    "micro_batches": "batches per step",
+    "micro_batches": "training passes per step",
     "allocations": "allocations",
     "h2d_bytes": "bytes copied to the device",
     "graph_breaks": "graph breaks",

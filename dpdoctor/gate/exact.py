@@ -22,7 +22,7 @@ from dpdoctor.launch.progress import Progress
 Change = Literal["more", "less", "other"]
 Values = Mapping[str, Value]
 
-# Fewer batches in a step are no saving: it is other work.
+# Fewer training passes in a step are no saving: it is other work.
 _WORK = ("micro_batches",)
 _WORST_FIRST = ("more", "other", "less")
 _MOST_TOLD = 3

@@ -14,6 +14,7 @@ from tests.builders.counted_modes import mode
         ("syncs.item", "waits by item"),
         ("inputs.bytes", "bytes of the input batch"),
         ("h2d_bytes", "bytes copied to the device"),
+        ("micro_batches", "training passes per step"),
         ("something_new", "something_new"),
     ],
 )
