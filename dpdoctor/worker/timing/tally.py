@@ -52,8 +52,9 @@ VIEWS = (
     "as views of the same samples do, or these with noise added: of how many samples they are cannot be told"
 )
 APART = (
-    "no loader counts them, and the loss takes apart, along the batch, what the model returned: rows may be several "
-    "views of a sample, or pairs, or rows that nothing is trained on, which cannot be told"
+    "no loader counts them, and the loss takes apart, along the batch, what the model returned, or holds its rows "
+    "against each other: they may be several views of a sample, or pairs, or in part not trained on, which cannot be "
+    "told"
 )
 TOLD = (
     "no loader counts samples: they are dim {} of the first tensor that the model is called with, up to {} per step, "
@@ -553,7 +554,7 @@ class Tally:
             self._handed[batch.loader] += batch.size
 
     def taken_apart(self, lengths: Collection[int]) -> None:
-        """A backward pass begins, from a loss for which tensors of these lengths were taken apart along dimension 0."""
+        """A backward pass begins, from losses that take rows of so many apart, or hold them against each other."""
         for training in self._passes:
             if training.rows in lengths and not self._is_counted(training):
                 rows = training.samples()

@@ -1,7 +1,7 @@
 """What a loss keeps of how it was made.
 
 Is it a sum over the batch? Averaging gradients over ranks then changes the mathematics. What is it held to? And does it
-take the batch apart, as into views of the same samples?
+take the batch apart, as into views of the same samples, or hold its rows against each other?
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ def targets(losses: Any) -> Iterator[torch.Tensor]:
 
 
 def taken_apart(losses: Any) -> Iterator[int]:
-    """Yield the length of what losses take apart along dimension 0, of all that was made after the last parameters."""
+    """Yield the length of what losses take apart along dimension 0, or multiply by itself, after all parameters."""
     nodes = [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
     for node in nodes:  # it grows meanwhile
-        if type(node).__name__.startswith(_APART) and getattr(node, "_saved_dim", None) == 0:
+        is_apart = type(node).__name__.startswith(_APART) and getattr(node, "_saved_dim", None) == 0
+        if is_apart or _is_against_itself(node):
             yield int(getattr(node, "_saved_self_sym_sizes", (0,))[0])
         parents = [parent for parent, _ in getattr(node, "next_functions", ()) if parent is not None]
         if not any(map(_is_of_parameter, parents)) and len(nodes) < _MOST_NODES:
@@ -85,8 +86,16 @@ def _is_of_parameter(node: Any) -> bool:
     return any(hasattr(node, "variable") for node in nodes)
 
 
+def _is_against_itself(node: Any) -> bool:
+    """Return whether a matrix is multiplied by itself, transposed: each row by each, as similarities are made."""
+    if not type(node).__name__.startswith("MmBackward"):
+        return False
+    (rows, _), (columns, _) = node.next_functions
+    return rows is not None and _is_transposed(columns) and columns.next_functions[0][0] is rows
+
+
 def _is_transposed(node: Any) -> bool:
-    return type(node).__name__.startswith("TBackward")
+    return type(node).__name__.startswith(("TBackward", "TransposeBackward", "PermuteBackward"))
 
 
 def _adds_one_number(node: Any) -> bool:

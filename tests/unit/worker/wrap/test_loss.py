@@ -97,7 +97,10 @@ def test_a_long_chain_of_terms_is_searched_only_so_far(model: nn.Module) -> None
         (lambda y: functional.normalize(y, dim=1).split([2, 4])[1].mean(), {6}),
         (lambda y: y[:4].log_softmax(1)[:, :1].mean() + 1.0, {6}),
         (lambda y: y[:, 1:].mean() + y[:, -1].mean() + y[torch.tensor([0, 2])].mean(), set()),
-        (lambda y: (y @ y.t()).mean(), set()),
+        (lambda y: (y @ y.t()).mean(), {6}),
+        (lambda y: (functional.normalize(y, dim=1) @ functional.normalize(y, dim=1).T).mean(), set()),
+        (lambda y: (z := functional.normalize(y, dim=1)).mm(z.T).logsumexp(1).mean(), {6}),
+        (lambda y: (y.t() @ y).mean() + (y @ torch.ones(3, 6)).mean(), set()),
     ],
 )
 @pytest.mark.parametrize("bias", [True, False])
