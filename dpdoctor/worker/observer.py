@@ -100,6 +100,7 @@ class Observer(ABC):
             self._on_step,
             self._watch.optimizer_stepped,
             on_built=self._on_built,
+            on_idle=self._trains_nothing,
         )
         self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._wrapping.modules)
@@ -294,6 +295,10 @@ class Observer(ABC):
             optimizers.backward_ended()
         if under_way and self._closure_evaluated is not None:
             self._closure_evaluated()
+
+    def _trains_nothing(self, optimizer: str) -> None:
+        passes = f"{hooks.MOST_IDLE} steps, each after a backward pass"
+        self._fail(f"no parameter of {optimizer} had a gradient in {passes}{self._mode.why_apart()}")
 
     def _blame(self, error: BaseException) -> str:
         """Note which ablations may have made the script raise, and return them as `_suspect` does."""

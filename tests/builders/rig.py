@@ -74,8 +74,14 @@ class Rig:
         self.clock = HandClock(1)
         self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
         self.watch = Watch(self.phases, self.tally)
+        self.idle: list[str] = []
         self.optimizers = hooks.Optimizers(
-            self.counter, self.phases, self.check, self.on_step, self.watch.optimizer_stepped
+            self.counter,
+            self.phases,
+            self.check,
+            self.on_step,
+            self.watch.optimizer_stepped,
+            on_idle=self.idle.append,
         )
         self.wrapping = Wrapping(mode, patches, self.watch, self.optimizers.alive, self.fail)
         self.loaders = Loaders(rule, 0, world_size, seed=0)

@@ -189,6 +189,22 @@ def test_gradients_of_sharded_parameters_by_grad_are_refused_with_their_line(pro
     assert reason.startswith(f"FSDP shards parameters: torch.autograd.grad at {script}:26")
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "no parameter of Adam had a gradient in 8 steps"),
+        (("--returns", "nothing"), "no parameter of Adam had a gradient in 8 steps"),
+        (("--decode",), "gradients were not synchronised"),
+    ],
+)
+def test_what_is_trained_past_the_tensors_that_a_model_returns_is_refused(profile, args, said):
+    done = profile("wild_returns.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=args)
+    reason = done.mode("fsdp")["reason"]
+    assert reason.startswith(said)
+    assert "FSDP reduces gradients where a backward pass comes to a tensor that a module returns" in reason
+    assert "among what Net returns is none" in reason
+
+
 def test_dp_without_a_gpu_is_inactive_with_the_figures_of_the_plain_module(profile):
     done = profile("blocks.py", "--modes", "dp", *SHORT)
     assert done.exit_code == 0, done.output

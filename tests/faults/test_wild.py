@@ -427,6 +427,13 @@ def test_sparse_gradients_are_reduced_in_ddp_and_refused_by_fsdp(profile, kind):
     assert "cannot reduce sparse gradients, which table makes" in done.mode("fsdp")["reason"]
 
 
+def test_that_ddp_finds_no_tensor_in_what_a_model_with_unused_parameters_returns_is_told(profile):
+    done = profile("wild_returns.py", "--modes", "ddp", *SHORT, args=["--unused"])
+    assert done.mode("single")["status"] == "ok"
+    assert done.mode("ddp")["reason"].startswith("DistributedDataParallel looks for what is unused")
+    assert "what Net returns, of class Normal, has none that needs a gradient" in done.mode("ddp")["reason"]
+
+
 @pytest.mark.parametrize("how", ["loss", "fullgraph", "step", "method", "after"])
 def test_a_model_that_a_compiled_function_calls_is_compiled_in_its_place(profile, how):
     done = profile("wild_compiled_function.py", "--modes", "single,ddp", *SHORT, args=[how])

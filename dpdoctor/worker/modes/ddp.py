@@ -43,6 +43,12 @@ CALLED_AGAIN = (
     "needs what it then changes in place, as that of BatchNorm on a GPU does. In a DDP script of your own, give "
     "broadcast_buffers=False, or call the model once with all batches"
 )
+RETURNS_NONE = (
+    "DistributedDataParallel looks for what is unused, as some parameters are, in the tensors that a model returns, by "
+    "itself or in tuples, lists, dicts and dataclasses; what {} returns, of class {}, has none that needs a gradient. "
+    "It took all parameters for unused, and the backward pass at {} has gradients for them. Return the loss, or the "
+    "tensors of which it is made, or freeze what is unused (requires_grad_(False))"
+)
 # Sparse gradients, as of nn.Embedding(sparse=True), are reduced apart, and counted with the whole parameter's bytes.
 _REDUCING = ("all_reduce", "sparse_all_reduce")
 # What the reducer says when a gradient comes twice, or not at all, after one forward.
@@ -62,6 +68,8 @@ class DDP(Mode):
         self.wrappers: list[DistributedDataParallel] = []
         self._hooks: list[Callable[..., Any]] = []
         self._broadcasts: dict[int, _Broadcasts] = {}
+        # A module in which unused parameters are looked for and what it returned without a tensor, by their classes.
+        self._returns_none: tuple[str, str] | None = None
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
@@ -113,22 +121,39 @@ class DDP(Mode):
             self._warn(words.get(hook.by, RUNS_EARLY).format(_hooks.named(hook.function), hook.parameter, hook.by))
 
     def around(self, module: nn.Module, target: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the target, before which it is settled whether buffers are broadcast: outside of what is compiled."""
+        """Return the target, before which it is settled whether buffers are broadcast: outside of what is compiled.
+
+        After it is seen whether the wrapper finds what it looks for.
+        """
         broadcasts = self._broadcasts.get(id(module))
-        if broadcasts is None:
+        finds_unused = any(w.find_unused_parameters for w in self.wrappers if w.module is module)
+        if broadcasts is None and not finds_unused:
             return target
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            broadcasts.before_forward()
-            return target(*args, **kwargs)
+            if broadcasts is not None:
+                broadcasts.before_forward()
+            output = target(*args, **kwargs)
+            if finds_unused:
+                self._look_into(output, module)
+            return output
 
         return call
+
+    def _look_into(self, output: Any, module: nn.Module) -> None:
+        """Note what a module returned where the wrapper finds no tensor in it."""
+        from torch.nn.parallel.distributed import _find_tensors  # not public, but what the wrapper itself looks with
+
+        if not any(tensor.requires_grad for tensor in _find_tensors(output)):
+            self._returns_none = type(module).__name__, type(output).__name__
 
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return which backward passes DistributedDataParallel cannot follow, where it says that it cannot."""
         why = self.why_apart()
         if why and _LOST_COUNT.search(str(error)):
             return f"{UNSYNCHRONISED}{why} (raised at {line})"
+        if self._returns_none and _LOST_COUNT.search(str(error)):
+            return RETURNS_NONE.format(*self._returns_none, line)
         names = self._without_gradient(error)
         if not names:
             return None

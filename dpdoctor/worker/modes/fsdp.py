@@ -45,6 +45,11 @@ _INSTEAD = {
     ),
 }
 _NO_GRADIENT = "FSDP itself gives a sharded parameter its gradient"
+_PAST_OUTPUTS = (
+    ": FSDP reduces gradients where a backward pass comes to a tensor that a module returns, by itself or in tuples, "
+    "lists and dicts, and among what {} returns is none to which it comes. Return the loss, or the tensors of which it "
+    "is made"
+)
 UNLOGGED = (
     f"what wandb.watch logs of gradients is missing: {_NO_GRADIENT}, and wandb's hooks on parameters do not run. "
     "Training is the same without them"
@@ -226,6 +231,15 @@ class FSDP(Mode):
             self._scattered(evidence),
         ]
 
+    def why_apart(self) -> str:
+        """Return also what of a module's gradients FSDP does not see."""
+        return super().why_apart() or self._past_outputs()
+
+    def _past_outputs(self) -> str:
+        """Return past which module's outputs the last backward pass went, as the end of a sentence; or nothing."""
+        passed = (shards.root for shards in self._shards.values() if _has_whole_gradients(shards.root))
+        return next((_PAST_OUTPUTS.format(type(root).__name__.removeprefix("FSDP")) for root in passed), "")
+
     def _gathered(self, evidence: Evidence) -> Check:
         passes = [(unit, times) for module, times in evidence.forwards.items() for unit in self._units.get(module, ())]
         least = sum(unit.num_bytes * min(times, unit.backwards(evidence)) for unit, times in passes)
@@ -240,8 +254,8 @@ class FSDP(Mode):
         late = next(filter(None, (_late_hook(shards.root) for shards in self._shards.values())), "")
         if late:
             return replace(check, ok=False, text=late)
-        why = self.why_apart() if check.ok is False else ""
-        return replace(check, text=f"gradients were not synchronised{why}") if why else check
+        why = self.why_apart() if check.ok is False else self._past_outputs()
+        return replace(check, ok=False, text=f"gradients were not synchronised{why}") if why else check
 
 
 def _shard(part: nn.Module, mesh: DeviceMesh) -> None:
@@ -349,6 +363,13 @@ def _refuse_hooks(module: nn.Module, warn: Callable[[str], None]) -> None:
             f"FSDP puts a shard in place of the parameter {hook.parameter}, and {_hooks.named(hook.function)}, which "
             f"the script registered on it ({hook.by}), would not run. {_INSTEAD.get(hook.by, _BY_HAND)}"
         )
+
+
+def _has_whole_gradients(module: nn.Module) -> bool:
+    """Return whether a backward pass left gradients in gathered parameters: those that FSDP reduces are in shards."""
+    from torch.distributed.tensor import DTensor
+
+    return any(not isinstance(p, DTensor) and p.grad is not None for p in module.parameters())
 
 
 def _late_hook(module: nn.Module) -> str:

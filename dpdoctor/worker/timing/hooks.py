@@ -20,6 +20,10 @@ from dpdoctor.worker.base.patches import Patches, around_compiled
 from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, H2D, OPTIMIZER, OUTERMOST, PhaseClock
 from dpdoctor.worker.timing.steps import NO_OPTIMIZER, StepCounter
 
+# So many steps that change nothing, each after a backward pass of its own, mean that the script trains nothing this
+# way. Fewer may be a warm start, or one model of several that waits for its turn.
+MOST_IDLE = 8
+
 
 @dataclass(slots=True, eq=False)
 class _Known:
@@ -35,7 +39,8 @@ class Optimizers:
     `on_step` is called when a step of the reference optimizer has ended, and the backward pass in which it was taken,
     if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, and for
     every optimizer's outermost step, and once for all that were taken in one backward pass, which are one step. `check`
-    is called when a step begins, `on_built` when an optimizer or a copy of one was built.
+    is called when a step begins, `on_built` when an optimizer or a copy of one was built, `on_idle` with its class when
+    backward passes have left no gradient to any optimizer in MOST_IDLE steps.
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
@@ -52,6 +57,7 @@ class Optimizers:
         on_any_step: Callable[[], None],
         *,
         on_built: Callable[[], None] | None = None,
+        on_idle: Callable[[str], None] | None = None,
     ):
         self._counter = counter
         self._phases = phases
@@ -59,6 +65,7 @@ class Optimizers:
         self._on_step = on_step
         self._on_any_step = on_any_step
         self._on_built = on_built
+        self._on_idle = on_idle
         self._created: list[weakref.ref[Optimizer]] = []
         # By id, of those that live.
         self._known: dict[int, _Known] = {}
@@ -67,6 +74,8 @@ class Optimizers:
         self._in_graph: list[Optimizer] = []
         # Whether a step was taken that may have trained something.
         self._has_trained = False
+        # Steps that changed nothing after a backward pass, and how many passes had begun by the last of them.
+        self._num_idle = self._passes_by_idle = 0
         self.any_seen = False
         self.in_backward: list[int] = []
         self.in_backward_at = ""
@@ -179,6 +188,8 @@ class Optimizers:
         known = self._known.get(id(optimizer)) or self._meet(optimizer)
         if not self._has_trained:
             self._has_trained = not _does_nothing(optimizer, (*args[1:], *(kwargs or {}).values()))
+            if not self._has_trained and self._phases.num_passes > self._passes_by_idle:
+                self._idles(optimizer)
         depth = self._phases.push(OPTIMIZER)
         known.depths.append(depth)
         if depth == OUTERMOST or not self._phases.is_in(BACKWARD):
@@ -193,6 +204,12 @@ class Optimizers:
         if kwargs and callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": _Closure(kwargs["closure"], self._counter)}
         return None
+
+    def _idles(self, optimizer: Optimizer) -> None:
+        """A step is to change nothing, although a backward pass came before it, and nothing was trained yet."""
+        self._num_idle, self._passes_by_idle = self._num_idle + 1, self._phases.num_passes
+        if self._num_idle == MOST_IDLE and self._on_idle is not None:
+            self._on_idle(type(optimizer).__name__)
 
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         if torch.compiler.is_dynamo_compiling():

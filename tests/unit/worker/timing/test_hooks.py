@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.timing import hooks
 from tests.builders.models import SlowLinear, SlowSGD, backward, slow_sgd
 from tests.builders.rig import Rig
 
@@ -91,6 +92,31 @@ def test_steps_before_there_is_any_gradient_draw_a_schedule_and_train_nothing(ri
     dummy.step()
     optimizer.step()
     assert rig.num_steps == 4, "from the first gradient on each of its steps counts"
+
+
+def idle(optimizer: Optimizer, times: int) -> None:
+    for _ in range(times):
+        nn.Parameter(torch.ones(())).backward()
+        optimizer.step()
+        optimizer.step()
+
+
+def test_backward_passes_that_leave_an_optimizer_without_gradients_are_told(rig: Rig) -> None:
+    optimizer = Adam(nn.Linear(1, 1).parameters())
+    idle(optimizer, hooks.MOST_IDLE - 1)
+    assert rig.idle == []
+    idle(optimizer, 2)
+    assert (rig.idle, rig.num_steps) == (["Adam"], 0)
+
+
+def test_what_idles_before_it_trains_or_beside_what_trains_is_not_told(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer, other = slow_sgd(module, rig.clock), Adam(nn.Linear(1, 1).parameters())
+    idle(other, hooks.MOST_IDLE - 1)
+    backward(module)
+    optimizer.step()
+    idle(other, hooks.MOST_IDLE)
+    assert rig.idle == []
 
 
 @pytest.mark.parametrize("is_closure", [True, False])
