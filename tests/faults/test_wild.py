@@ -416,10 +416,12 @@ def test_a_class_with_a_call_of_its_own_is_trained_through_it(profile, how):
     assert sharded == pytest.approx(replicated, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["embedding", "bag"])
-def test_sparse_gradients_are_reduced_in_ddp_and_refused_by_fsdp(profile, kind):
+@pytest.mark.parametrize(
+    "args", [("--kind", "embedding"), ("--kind", "bag"), ("--forward",)], ids=["embedding", "bag", "forward"]
+)
+def test_sparse_gradients_are_reduced_in_ddp_and_refused_by_fsdp(profile, args):
     options = ("--modes", "single,ddp,fsdp", "--keep-going", *SHORT)
-    done = profile("wild_sparse.py", *options, args=["--kind", kind])
+    done = profile("wild_sparse.py", *options, args=args)
     assert [done.mode(mode)["status"] for mode in ("single", "ddp", "fsdp")] == ["ok", "ok", "failed"]
     assert [done.mode(mode)["batch"]["global"] for mode in ("single", "ddp")] == [6, 12]
     (reduced,) = (check.text for check in done.record("ddp").conversion.proof if check.name == "gradients reduced")

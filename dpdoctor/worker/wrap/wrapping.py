@@ -424,12 +424,13 @@ class Wrapping:
         """Route a method from its next call on; what this first backward left behind is cleared, alike on all ranks."""
         module, method = entry.module, getattr(entry.module, entry.method)
         class_name, told = type(module).__name__, str(entry)  # FSDP gives it another class
-        with_gradient = [name for name, p in module.named_parameters() if p.grad is not None]
+        gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
         target = self._converted(module, line)
         if self._mode.distributed:
             parameters = dict(module.named_parameters())
-            for name in with_gradient:
-                parameters[name].grad = torch.zeros_like(parameters[name])
+            for name, gradient in gradients.items():  # FSDP shards what is dense and takes nothing else
+                like = parameters[name] if layouts.is_dense(gradient) else gradient
+                parameters[name].grad = torch.zeros_like(like)
         if entry.method != "forward":
             target = methods.as_forward(module, method, target)
         own_call = self._mode.without_gradients(module, method)

@@ -1,4 +1,7 @@
-"""Embeddings with sparse gradients, of which a batch has a part: `--kind embedding|bag`."""
+"""Embeddings with sparse gradients, of which a batch has a part: `--kind embedding|bag`.
+
+Their optimizer takes no dense ones; `--forward` calls model.forward.
+"""
 
 import argparse
 
@@ -8,7 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", default="embedding")
-kind = parser.parse_args().kind
+parser.add_argument("--forward", action="store_true")
+args = parser.parse_args()
+kind = args.kind
 
 
 class Words(nn.Module):
@@ -24,10 +29,11 @@ class Words(nn.Module):
 
 torch.manual_seed(0)
 model = Words()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizers = torch.optim.SparseAdam(model.table.parameters()), torch.optim.SGD(model.head.parameters(), lr=0.01)
 data = TensorDataset(torch.randint(500, (480, 5)), torch.randn(480, 1))
 while True:
     for x, y in DataLoader(data, batch_size=6):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+        model.zero_grad()
+        nn.functional.mse_loss(model.forward(x) if args.forward else model(x), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
