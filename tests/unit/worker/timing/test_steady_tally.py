@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import identity, live_storages, storages
+from dpdoctor.worker.timing.pending import LEAST_GONE, identity, live_storages, storages
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.tally import Counted, Pass, Tally
 
@@ -217,6 +217,18 @@ def test_batches_that_are_freed_are_not_remembered(num_steps: int) -> None:
     for _ in range(num_steps):
         script.usual()
     assert len(script.tally._pending._gone) <= 200
+
+
+def test_a_batch_that_a_view_holds_for_long_counts_where_it_is_trained_on_again() -> None:
+    short, long = Script(SteadyTally(patience=1)), Script(Tally())
+    for script in (short, long):
+        for _ in range(5):
+            script.usual()
+        view = script.last().detach()
+        for _ in range(3 * LEAST_GONE):
+            script.usual()
+        script.trained_on(view)
+    assert short.counted[-1].samples_drawn == long.counted[-1].samples_drawn == SIZE
 
 
 def test_a_forward_that_trains_nothing_is_not_counted_where_no_loader_counts() -> None:
