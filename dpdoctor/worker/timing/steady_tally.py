@@ -5,7 +5,6 @@ The batch is a loader's, or the script's own of a shape that stays.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -188,7 +187,7 @@ class SteadyTally(Tally):
         else:
             self._look()
             reference = self._references.get(address(first))
-            if reference is None or reference() is None:
+            if reference is None or reference.expired():
                 return False
         self._stage, self._num_elements = _TRAINED, first.numel()
         self._first, self._forward = first, {"call": call}
@@ -196,7 +195,7 @@ class SteadyTally(Tally):
 
     def _is_of(self, storages: set[int]) -> bool:
         """Return whether a forward is called with the batch's own memory."""
-        return any(address in storages and reference() is not None for address, reference in self._references.items())
+        return any(address in storages and not reference.expired() for address, reference in self._references.items())
 
     def backward(self, *, in_step: bool = False) -> None:
         """As Tally's."""
@@ -308,8 +307,7 @@ class SteadyTally(Tally):
         lies_at = self._references if self._first is None or not self._held else live_storage(self._first)
         self._gone_by.append((loader, size, lies_at, self._laps))
         if len(self._gone_by) > self._most_gone:
-            # What a reference leads to is true: an empty storage lies nowhere.
-            self._gone_by = [gone for gone in self._gone_by if any(map(weakref.ref.__call__, gone[2].values()))]
+            self._gone_by = [gone for gone in self._gone_by if not all(map(StorageReference.expired, gone[2].values()))]
             self._most_gone = LEAST_GONE + 2 * len(self._gone_by)
         alike = loader, size, self._num_elements, edge
         counted = self._counted
