@@ -190,6 +190,10 @@ def _is_no_text(text: str) -> bool:
 
 def _target(options: Options) -> str:
     if options.module is not None:
+        if options.module.startswith("-"):
+            raise UsageError(
+                f"-m is followed by {options.module}: give options before it, and a module's name after it"
+            )
         if not _has_module(options.module, options.here):
             raise ScriptNotFoundError(f"there is no module {options.module!r} on the import path of this Python")
         return options.module

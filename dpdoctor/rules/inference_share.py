@@ -46,7 +46,7 @@ def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Find
         mode=facts.name,
         severity="info",
         status="inferred",
-        title=f"forward passes that no backward pass follows, and what lies between them and training, take "
+        title=f"forward passes that no backward() follows, and what lies between them and training, take "
         f"{units.share(share.value)} of the time",
         cost=share,
         share_of="epoch",
@@ -58,9 +58,10 @@ def _finding(facts: ModeFacts, share: Figure, evidence: tuple[str, ...]) -> Find
 
 RULE = Rule(
     name="inference_share",
-    title="Forward passes that no backward pass follows",
-    what="Before it trains on, the script runs its model without a backward pass and reads no loader for it: a rollout "
-    "in an environment, text or images that are generated, an evaluation of tensors that lie in memory.",
+    title="Forward passes that no backward() follows",
+    what="Before it trains on, the script runs its model without a backward() and reads no loader for it: a rollout in "
+    "an environment, text or images that are generated, samples that torch.autograd.grad "
+    "changes, an evaluation of tensors that lie in memory.",
     why="No sample is trained on meanwhile. Whether training needs it nobody knows but who wrote the script, and so it "
     "is told as a fact.",
     how="Each such pass is timed by the host's clock, on the slowest rank, from its first forward to the next one that "

@@ -14,7 +14,7 @@ from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.rank_step_time import CORE, QUEUE, SlowRank
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import how_to_ablation, how_to_trace
+from dpdoctor.rules.wording import how_to_ablation, how_to_either
 
 # TraceML 0.5 warns of a straggler at 10% of the step; below, from SMALL on, it is told without alarm.
 CRITICAL = 0.10
@@ -42,7 +42,7 @@ CAUSES = {
     "core": "its core computes more slowly than those of other ranks",
     "checkpoint": "it writes checkpoints",
     "evaluation": "it evaluates",
-    "inference": "its forward passes that no backward pass follows take longer",
+    "inference": "its forward passes that no backward() follows take longer",
     "compile": "it compiles",
     "sync": "it waits for its device in the host's code",
     "allocator": "allocating memory takes longer on it",
@@ -97,8 +97,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if cross_rank is not None and verdict.kind in ("persistent", "periodic", "rotating"):
         return _of_trace(facts, verdict, _claim(cross_rank.steps, cross_rank.ranks, verdict), own)
     if verdict.kind == "unknown" and not _is_even(own):
-        trace = how_to_trace(facts)
-        how = trace if facts.name == TRACE_MODE else f"{how_to_ablation(facts)}; or {trace}"
+        how = how_to_either(facts)
         return CannotTell(reason=facts.traces.why_unknown or f"{_last_words(cross_rank)}{verdict.reason}; {how}")
     return None
 

@@ -15,6 +15,7 @@ ON_CORES = "without a GPU communication takes the cores that compute, and slows 
 TRACED_STEPS = "these are traced steps: without a profiler the host is faster"
 # A few whole steps more than are lost at the ends.
 TRACE_STEPS = 12
+LONGER = "a longer --time-budget leaves time for "
 # Of a trace that was not cut short, the steps at its ends that are not whole.
 CUT = 2
 
@@ -46,9 +47,9 @@ def how_to_trace(facts: ModeFacts) -> str:
     if facts.mode.trace_reason:
         return facts.mode.trace_reason
     if asked and not facts.traces:
-        return "a longer --time-budget leaves time for one"
+        return f"{LONGER}a trace"
     if asked and _most_steps(facts) < asked - CUT:
-        return "a longer --time-budget leaves time for more traced steps"
+        return f"{LONGER}more traced steps"
     return f"profile with --trace-steps {2 * asked or TRACE_STEPS}"
 
 
@@ -67,6 +68,17 @@ def neither(facts: ModeFacts) -> str:
     return f"{shown}; and no ablation does: {how_to_ablation(facts)}"
 
 
+def how_to_either(facts: ModeFacts) -> str:
+    """Return in a clause what would make trace or ablation tell more; a remedy that both have is said once."""
+    trace = how_to_trace(facts)
+    if facts.name == TRACE_MODE:
+        return trace
+    ablation = how_to_ablation(facts)
+    if ablation.startswith(LONGER) and trace.startswith(LONGER):
+        return f"{ablation} or {trace.removeprefix(LONGER)}"
+    return f"{ablation}; or {trace}"
+
+
 def how_to_ablation(facts: ModeFacts) -> str:
     """Return in a clause what would make the ablation without communication tell more."""
     ablation = facts.mode.ablations.get(NO_COMM)
@@ -81,7 +93,7 @@ def how_to_ablation(facts: ModeFacts) -> str:
 
 def _how_to_more_rounds(facts: ModeFacts, measured: int) -> str:
     if measured < facts.spec.recording.rounds:
-        return "a longer --time-budget leaves time for more rounds"
+        return f"{LONGER}more rounds"
     return "profile with more --rounds"
 
 

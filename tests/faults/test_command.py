@@ -125,3 +125,4 @@ def test_a_fetching_thread_and_a_parameter_outside_of_every_module(profile):
     assert done.mode("single")["phases"]["data_wait"]["value"] == 0
     assert done.mode("ddp")["status"] == "failed"
     assert "outside of every module that the script calls" in done.mode("ddp")["reason"]
+    assert done.mode("ddp")["reason"].endswith("an nn.Parameter, of a module that is called")

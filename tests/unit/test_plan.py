@@ -222,6 +222,7 @@ def test_a_module_is_found_by_the_installed_command_too(here: Path) -> None:
         ({"script": None, "module": "absent"}, ScriptNotFoundError, "there is no module 'absent'"),
         ({"script": None, "module": "package.absent"}, ScriptNotFoundError, "there is no module 'package.absent'"),
         ({"script": None, "module": "absent.train"}, ScriptNotFoundError, r"there is no module 'absent\.train'"),
+        ({"script": None, "module": "--modes"}, UsageError, "-m is followed by --modes: give options before it"),
         ({"script": None, "module": ".train"}, ScriptNotFoundError, r"there is no module '\.train'"),
         ({"script": None, "module": ""}, ScriptNotFoundError, "there is no module ''"),
         ({"modes": "dpp"}, UsageError, r"there is no mode 'dpp'\. Known modes: single, dp, ddp"),

@@ -193,4 +193,6 @@ class Mode:
             ]
         # Alone, a parameter outside of every module trains as well as any other; ranks would each train their own.
         text = f"trained, but outside of every module that the script calls: {evidence.unwrapped[0]}"
+        if self.distributed:
+            text += ". Set it as an attribute, an nn.Parameter, of a module that is called"
         return [Check(name="modules", ok=False if self.distributed else None, text=text)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Small collectives of the script's own stay below this.
 BYTES_WITHIN = 0.02
 # Where torch raises, and what it says, when plain and sharded tensors meet.
-_SHARDING = "/torch/distributed/"
+_TORCH, _SHARDING = "/torch/", "/torch/distributed/"
 _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|invalid python storage")
 # What autograd says where it meets parameters that were gathered and let go of again; with a graph of gradients it may
 # also find that they are not in it.
@@ -159,12 +159,15 @@ class FSDP(Mode):
                 f"FSDP gathers parameters of one type in a unit, and {line} calls a model that mixes them ({what}). "
                 "Train them in one type, or name with --fsdp-wrap units of one type each; in ddp they may differ"
             )
-        raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
-        if _SHARDING not in raised_in and not _SHARDED.search(str(error)):
+        frames = traceback.extract_tb(error.__traceback__)
+        if _SHARDING not in frames[-1].filename and not _SHARDED.search(str(error)):
             return None
         path, _, number = line.rpartition(":")
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
-        found = self._called_alone(error) or f"{line} does `{source}`, which needs them whole ({what})"
+        theirs = (of for of in reversed(frames) if _TORCH not in of.filename and not lines.is_ours(of.filename))
+        inner = next((f"{of.filename}:{of.lineno}" for of in theirs), line)
+        inside = "" if inner == line else f" at {inner}"
+        found = self._called_alone(error) or f"{line} does `{source}`, which needs them whole{inside} ({what})"
         return f"FSDP shards parameters; {found}"
 
     def _called_alone(self, error: BaseException) -> str:

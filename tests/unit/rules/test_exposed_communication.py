@@ -227,6 +227,15 @@ def test_steps_that_were_not_traced_need_time_and_no_option_of_their_number() ->
     assert wording.how_to_trace(case("ddp", *cut)).startswith("a longer --time-budget")
 
 
+def test_a_remedy_of_trace_and_ablation_is_said_once() -> None:
+    known = ablation(0.0, 0.02)
+    short = {"no_comm": replace(known, share=replace(known.share, n=3))}
+    longer = wording.how_to_either(untraced("ddp", world_size=2, ablations=short))
+    assert longer == "a longer --time-budget leaves time for more rounds or a trace"
+    apart = wording.how_to_either(untraced("ddp", world_size=2))
+    assert apart == "profile with --ablations no_comm; or a longer --time-budget leaves time for a trace"
+
+
 def test_without_a_gpu_the_cores_are_named() -> None:
     assert any("cores" in text for text in finding(case("ddp", *pair(gpu=False))).evidence)
     assert not any("cores" in text for text in finding(case("ddp", *pair())).evidence)

@@ -48,7 +48,7 @@ def test_it_is_a_fact_and_advises_nothing() -> None:
 
 
 def test_it_is_not_said_that_forward_passes_have_no_gradients() -> None:
-    assert RULE.check(FIRES["in every step"]).title.startswith("forward passes that no backward pass follows")
+    assert RULE.check(FIRES["in every step"]).title.startswith("forward passes that no backward() follows")
 
 
 def test_throughput_that_leaves_it_out_is_said_to() -> None:

@@ -91,6 +91,16 @@ def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() ->
     assert "needs them whole" not in told
 
 
+def test_where_a_library_needs_parameters_whole_its_line_is_told_beside_the_scripts() -> None:
+    held: dict[str, Any] = {}
+    raises = "def fit():\n    raise RuntimeError('mixed torch.Tensor and DTensor')"
+    exec(compile(raises, "/x/site-packages/rl/fit.py", "exec"), held)
+    with pytest.raises(RuntimeError) as raised:
+        held["fit"]()
+    assert "which needs them whole at /x/site-packages/rl/fit.py:2 (" in (FSDP().explain(raised.value, "a.py:3") or "")
+    assert "which needs them whole (" in (FSDP().explain(raised.value, "/x/site-packages/rl/fit.py:2") or "")
+
+
 class OwnNames(nn.Linear):
     def named_parameters(self, prefix: str = "", recurse: bool = True) -> Any:  # type: ignore[override]
         return super().named_parameters(prefix, recurse)
