@@ -19,7 +19,6 @@ from dpdoctor.records import RankRecord
 # As many ranks are told of.
 MOST_TOLD = 4
 LOST = "lost its connection to another rank"
-EQUALLY = "All ranks must take equally many steps and exchange the same in each."
 # What gloo, NCCL and torch's store say to the peers of a rank that is gone.
 _IS_LOST = re.compile(
     r"(?i)\bconnection (was |likely )*(closed|reset|refused|aborted)|broken pipe|socket closed|timed out waiting|"
@@ -61,7 +60,7 @@ def told(ends: Sequence[End]) -> str:
     said = [end.told() for end in (first, *others[: MOST_TOLD - 1])]
     if len(others) >= MOST_TOLD:
         said.append(f"and {len(others) - MOST_TOLD + 1} more")
-    hint = f". {EQUALLY}" if first.is_abort and any(end.line != first.line for end in others) else ""
+    hint = f". {watch.EQUALLY}" if first.is_abort and any(end.line != first.line for end in others) else ""
     return f"{'; '.join(said)}{hint}"
 
 

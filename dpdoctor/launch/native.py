@@ -487,7 +487,7 @@ def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
         )
     more = f", and {len(stuck) - ends.MOST_TOLD} more" if len(stuck) > ends.MOST_TOLD else ""
     standing = f"{', '.join(told)}{more}"
-    return f"no progress for {units.seconds(timeout_s)}: {standing}. {ends.EQUALLY} --timeout gives them more time"
+    return f"no progress for {units.seconds(timeout_s)}: {standing}. {watch.EQUALLY} --timeout gives them more time"
 
 
 def outcome_of(command: Command, ranks: Sequence[SeenRank], *, went_on: bool = False) -> LaunchOutcome:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,8 +33,19 @@ class Frame(msgspec.Struct, frozen=True):
     @property
     def is_waiting(self) -> bool:
         """Return whether it is torch's or dpdoctor's: who stands there waits for other ranks."""
-        torch = importlib.util.find_spec("torch")  # found, not imported
-        folders = [PACKAGE, *(torch.submodule_search_locations or () if torch else ())]
+        return self._is_in(PACKAGE, *_torch())
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Return whether it is of torch.distributed: who stands there exchanges something with other ranks."""
+        return self._is_in(*(Path(folder, "distributed") for folder in _torch()))
+
+    @property
+    def is_fsdps(self) -> bool:
+        """Return whether it is of torch's FSDP."""
+        return self._is_in(*(Path(folder, "distributed", "fsdp") for folder in _torch()))
+
+    def _is_in(self, *folders: str | Path) -> bool:
         return any(self.file.startswith(f"{folder}{os.sep}") for folder in folders)
 
 
@@ -48,6 +59,11 @@ def innermost_users(stacks: Path) -> Frame | None:
     return next((frame for frame in _frames(stacks) if frame.is_users), None)
 
 
+def is_in_fsdp(stacks: Path) -> bool:
+    """Return whether a call of torch's FSDP has not returned."""
+    return any(frame.is_fsdps for frame in _frames(stacks))
+
+
 def fatal(stacks: Path) -> str:
     """Return the signal's name, as faulthandler gives it, by which the process died; empty: none that it saw."""
     try:
@@ -55,6 +71,11 @@ def fatal(stacks: Path) -> str:
     except OSError:
         return ""
     return str(found[-1]) if found else ""
+
+
+def _torch() -> Sequence[str]:
+    torch = importlib.util.find_spec("torch")  # found, not imported
+    return torch.submodule_search_locations or () if torch else ()
 
 
 def _frames(stacks: Path) -> Iterator[Frame]:

@@ -25,6 +25,9 @@ TAIL_BYTES = 64_000
 # A rank whose record is complete may take this long to leave; a `finally` of the script may take longer.
 MOST_LEAVING_S = 15.0
 
+EQUALLY = "All ranks must take equally many steps and exchange the same in each."
+CALLED_EQUALLY = "In fsdp each call of a model exchanges its parameters, so that all ranks must call it equally often"
+MORE_TIME = "--timeout gives it more time"
 ENDED_APART = (
     "the script of rank {} ended after {}, while that of rank {} trained on and waited for it: ranks must take equally "
     "many steps. Does what it draws or computes by itself decide when to end?"
@@ -209,16 +212,22 @@ def outcome_of_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout
     line = f"; it stands at {at.file}:{at.line} in {at.function}" if at else ""
     who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
     prints = f"; {PRINTING}" if _has_just_printed(culprit, timeout_s) else ""
-    reason = (
-        f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. "
-        "--timeout gives it more time"
-    )
+    reason = f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. {_way_out(ranks)}"
     return LaunchOutcome(
         status="failed",
         reason=reason,
         failed_rank=culprit.rank,
         stderr_tail=tail(culprit.directory / rundir.STDERR),
     )
+
+
+def _way_out(ranks: Sequence[RankProcess]) -> str:
+    """Return what to do about ranks that are stuck: where each one waits in an exchange, more time changes nothing."""
+    paths = [rank.directory / rundir.STACKS for rank in ranks if rank.exit_code() is None]
+    frames = [stacks.innermost(path) for path in paths]
+    if len(frames) < 2 or not all(frame is not None and frame.is_exchanging for frame in frames):
+        return MORE_TIME
+    return f"{EQUALLY} {CALLED_EQUALLY}" if any(map(stacks.is_in_fsdp, paths)) else EQUALLY
 
 
 def _has_just_printed(rank: RankProcess, seconds: float) -> bool:

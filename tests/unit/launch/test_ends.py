@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpdoctor import rundir
-from dpdoctor.launch import ends, stacks
+from dpdoctor.launch import ends, stacks, watch
 from dpdoctor.launch.native import SeenRank
 from tests.unit.launch.test_native import STACKS, rank
 
@@ -38,7 +38,7 @@ def test_a_rank_that_aborted_comes_before_a_peer_that_lost_its_connection(tmp_pa
         "rank 1, after 14 steps: its process died (Aborted) at /home/me/train.py:9; rank 0, after 14"
     )
     assert f"{ends.LOST} at /me/train.py:29" in told
-    assert told.endswith(ends.EQUALLY)  # they stood at different lines
+    assert told.endswith(watch.EQUALLY)  # they stood at different lines
 
 
 def test_a_rank_that_raised_comes_before_those_that_were_ended_for_it(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_rank_that_raised_comes_before_those_that_were_ended_for_it(tmp_path: 
     told = ends.told(ends.failed(ranks))
     assert told.startswith("rank 1, after 14 steps: the script raised ValueError: no (/me/train.py:3); rank 0")
     assert "was ended by SIGTERM at /home/me/train.py:9" in told
-    assert ends.EQUALLY not in told
+    assert watch.EQUALLY not in told
 
 
 def test_a_rank_that_was_ended_while_it_left_did_not_begin_it(tmp_path: Path) -> None:

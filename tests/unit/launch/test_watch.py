@@ -310,6 +310,21 @@ def test_of_ranks_that_all_wait_the_one_furthest_back_is_to_blame(start: Start, 
     assert watch.outcome_of_hang(ranks, [0], 8.0).failed_rank == 0
 
 
+SLEEP = "import functools, time; sleep = functools.partial(time.sleep, 60); "
+GATHER = f"exec(compile('def gather(): stand(sleep)', '{TORCH}/distributed/fsdp/x.py', 'exec')); gather()"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("stand(sleep)", watch.EQUALLY), (GATHER, f"{watch.EQUALLY} {watch.CALLED_EQUALLY}")],
+)
+def test_where_all_ranks_exchange_more_time_is_not_advised(start: Start, tmp_path: Path, call: str, said: str) -> None:
+    ranks = [hanging(start, tmp_path, f"{TORCH}/distributed/distributed_c10d.py", f"{SLEEP}{call}") for _ in range(2)]
+    assert str(watch.outcome_of_hang(ranks, [0], 8.0).reason).endswith(f". {said}")
+    ranks.append(hanging(start, tmp_path, f"{TORCH}/nn/functional.py", f"{SLEEP}stand(sleep)"))  # it may be only slow
+    assert str(watch.outcome_of_hang(ranks, [0], 8.0).reason).endswith(watch.MORE_TIME)
+
+
 def test_alone_it_is_the_script_that_hangs(start: Start) -> None:
     rank = start()
     reason = watch.outcome_of_hang([rank], [0], 300.0).reason
