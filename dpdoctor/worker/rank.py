@@ -151,7 +151,7 @@ class Rank(Observer):
         open_passes = self._watch.open_passes
         if keeps_graph or not open_passes:
             self._repeats.before_backward(
-                tensors, self._wrapping.parameters, after_forward=bool(open_passes), keeps_graph=keeps_graph
+                tensors, self._wrapping.reached, after_forward=bool(open_passes), keeps_graph=keeps_graph
             )
         if self._seeds_apart:
             self._on_built()

@@ -205,6 +205,13 @@ def test_what_is_trained_past_the_tensors_that_a_model_returns_is_refused(profil
     assert "among what Net returns is none" in reason
 
 
+def test_a_method_that_goes_past_the_calls_of_a_model_is_named_by_its_backward_pass(profile):
+    done = profile("wild_returns.py", "--modes", "fsdp", "--no-baseline", *SHORT, args=["--past"])
+    reason = done.mode("fsdp")["reason"]
+    assert reason.startswith("no parameter of Adam had a gradient in 8 steps")
+    assert f"the backward pass at {done.summary['script']['path']}:51 goes through a forward that no call" in reason
+
+
 def test_dp_without_a_gpu_is_inactive_with_the_figures_of_the_plain_module(profile):
     done = profile("blocks.py", "--modes", "dp", *SHORT)
     assert done.exit_code == 0, done.output

@@ -236,12 +236,14 @@ class FSDP(Mode):
 
     def why_apart(self) -> str:
         """Return also what of a module's gradients FSDP does not see."""
-        return super().why_apart() or self._past_outputs()
+        return super().why_apart() or self._left_whole()
 
-    def _past_outputs(self) -> str:
-        """Return past which module's outputs the last backward pass went, as the end of a sentence; or nothing."""
-        passed = (shards.root for shards in self._shards.values() if _has_whole_gradients(shards.root))
-        return next((_PAST_OUTPUTS.format(type(root).__name__.removeprefix("FSDP")) for root in passed), "")
+    def _left_whole(self) -> str:
+        """Return why a backward pass left gradients in whole parameters, as the end of a sentence; or nothing."""
+        left = next((shards.root for shards in self._shards.values() if _has_whole_gradients(shards.root)), None)
+        if left is None:
+            return ""
+        return self.passes.past_call() or _PAST_OUTPUTS.format(type(left).__name__.removeprefix("FSDP"))
 
     def _gathered(self, evidence: Evidence) -> Check:
         passes = [(unit, times) for module, times in evidence.forwards.items() for unit in self._units.get(module, ())]
@@ -257,7 +259,7 @@ class FSDP(Mode):
         late = next(filter(None, (_late_hook(shards.root) for shards in self._shards.values())), "")
         if late:
             return replace(check, ok=False, text=late)
-        why = self.why_apart() if check.ok is False else self._past_outputs()
+        why = self.why_apart() if check.ok is False else self._left_whole()
         return replace(check, ok=False, text=f"gradients were not synchronised{why}") if why else check
 
 

@@ -493,6 +493,10 @@ class Wrapping:
         """Return the parameters of all wrapped modules, each once."""
         return _each_once(p for wrapped in self._wrapped for p in wrapped.parameters.values())
 
+    def reached(self) -> list[nn.Parameter]:
+        """Return the parameters of all wrapped modules, and those that they show in their place, gathered by FSDP."""
+        return _each_once((*self.parameters(), *(p for module in self.modules for p in module.parameters())))
+
     def trained(self) -> list[nn.Parameter]:
         """Return the parameters of all wrapped modules that are trained, at least in turn, each once."""
         return _each_once(p for wrapped in self._wrapped for p in wrapped.trained())
