@@ -84,7 +84,9 @@ def identity(tensor: torch.Tensor) -> tuple[object, ...]:
 def live_storage(tensor: torch.Tensor) -> dict[int, StorageReference]:
     """Return what `live_storages` does, of one tensor."""
     storage = _storage(tensor)
-    return {address: StorageReference(storage)} if storage is not None and (address := storage.data_ptr()) else {}
+    if storage is None or not (place := storage.data_ptr()):
+        return {}
+    return {place: StorageReference(storage)}
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
