@@ -6,13 +6,11 @@ only lines that wait for something would be seen.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from types import FrameType
 
 from dpdoctor.records import LineShare
 from dpdoctor.worker.base import lines
@@ -96,30 +94,11 @@ class OwnCode:
             moment = self._moment()
             if moment is None and self._calls is None:
                 continue
-            frames = _frames(watched)
-            if not frames:
+            frame = sys._current_frames().get(watched)
+            if frame is None:
                 continue
             if self._calls is not None:
-                self._calls.look(frames[0])
-            where = lines.of_users(frames[0], self._driving) if moment is not None else None
+                self._calls.look(frame)
+            where = lines.of_users(frame, self._driving) if moment is not None else None
             if moment is not None and where is not None:
                 self._looks[where].append(moment)
-
-
-def _frames(thread: int) -> list[FrameType]:
-    """Return the frames of a thread, the innermost first.
-
-    Up to Python 3.11 to make a frame's object may set off a garbage collection, and that may let the thread run. The
-    frame that the object is made for may have ended by then, and memory is overwritten that others use.
-    """
-    is_collecting, found = gc.isenabled(), []
-    gc.disable()
-    try:
-        frame = sys._current_frames().get(thread)
-        while frame is not None:
-            found.append(frame)
-            frame = frame.f_back
-    finally:
-        if is_collecting:
-            gc.enable()
-    return found

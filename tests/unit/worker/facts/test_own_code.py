@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -155,24 +154,3 @@ def test_who_never_looked_saw_nothing() -> None:
     looking = OwnCode(lambda: Moment(gap=0))
     looking.stop()
     assert looking.found() == ()
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_nothing_is_collected_while_frames_are_made_and_the_script_keeps_its_own_setting(
-    monkeypatch: pytest.MonkeyPatch, collects: bool
-) -> None:
-    states: list[bool] = []
-    original = sys._current_frames
-
-    def current_frames() -> dict[int, Any]:
-        states.append(gc.isenabled())
-        return original()
-
-    monkeypatch.setattr(sys, "_current_frames", current_frames)
-    (gc.enable if collects else gc.disable)()
-    try:
-        assert seen(script(SCRIPT))
-        assert gc.isenabled() is collects
-    finally:
-        gc.enable()
-    assert set(states) == {False}
