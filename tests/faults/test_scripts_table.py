@@ -66,6 +66,12 @@ class Case:
     also: Callable[[Profiled], None] = nothing_more
 
 
+def asks_and_trains_apart(done: Profiled) -> None:
+    """To ask for the rank puts nothing in doubt where ranks train on samples of their own."""
+    assert done.record("ddp").conversion.asks_rank == ""
+    assert done.mode("ddp")["batch"]["global"] == 32
+
+
 def accumulates(done: Profiled) -> None:
     """Every micro-batch is counted, and reduced; the script's own sampler is shared out, its workers are kept."""
     for mode, steps_per_epoch in (("single", 8), ("ddp", 4), ("fsdp", 4)):
@@ -171,7 +177,9 @@ CASES = {
     "a loss that is summed over the batch": Case(
         command=("mathematics.py",), args=("sum",), warning="the loss is a sum"
     ),
-    "looks for `RANK` and distributes itself if it is there": LANGUAGE_MODEL,
+    "looks for `RANK` and distributes itself if it is there": Case(
+        command=("seeds_by_rank.py",), args=("0", "list"), also=asks_and_trains_apart
+    ),
     "`nn.DataParallel` applied by the script": NOTEBOOK,
     "calls `init_process_group`, `DistributedDataParallel`, `fully_shard` or `mp.spawn`": Case(
         command=("distributes_itself.py",),

@@ -1,5 +1,9 @@
-"""An IterableDataset that gives each rank data of its own; the script distributes itself if it finds RANK."""
+"""An IterableDataset that gives each rank data of its own; or, by `list`, a list of them.
 
+The script distributes itself if it finds RANK.
+"""
+
+import itertools
 import os
 import random
 import sys
@@ -23,8 +27,11 @@ if "RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for x, y in DataLoader(Numbers(), batch_size=16, num_workers=int(sys.argv[1])):
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-    print(len(x), flush=True)
+data = list(itertools.islice(Numbers(), 160)) if "list" in sys.argv else Numbers()
+loader = DataLoader(data, batch_size=16, shuffle="list" in sys.argv, num_workers=int(sys.argv[1]))
+while True:
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        print(len(x), flush=True)
+        optimizer.step()
