@@ -58,26 +58,31 @@ def clocked_share(launch: LaunchFacts) -> Figure:
     return stats.ratio_of_totals(least, "ratio")
 
 
-def is_clocked(launch: LaunchFacts) -> bool:
-    """Return whether the host's clock shows what all exchanges take: Python makes each call, and waits for it.
+def _clocked(launch: LaunchFacts) -> Figure | None:
+    """Return `clocked_share` where it shows what all exchanges take: Python makes each call, and waits for it.
 
     On a GPU calls return when they are queued. DistributedDataParallel exchanges in its own code, and what the script
     begins while the backward pass goes on may be waited for elsewhere.
     """
     ways = [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
     is_seen = (way.name == "fsdp2" or (way.name == HAND_WRITTEN and not way.in_backward) for way in ways)
-    return bool(ways) and not launch.on_gpu and all(is_seen) and clocked_share(launch).value is not None
+    if not ways or launch.on_gpu or not all(is_seen):
+        return None
+    share = clocked_share(launch)
+    return share if share.value is not None else None
 
 
 class Removable(msgspec.Struct, frozen=True, kw_only=True):
     """What would go with the communication, as shares of a step, on the rank of `exposed_share`.
 
     Attributes:
-        exposed: communication while nothing computes; of `is_clocked` launches by the host's clock.
+        exposed: communication while nothing computes.
+        is_clocked: that is by the host's clock of untraced steps, which shows all exchanges.
         on_cores: what it takes of the cores that compute; None: it has others, or there is no trace.
     """
 
     exposed: Figure
+    is_clocked: bool
     on_cores: Figure | None = None
 
     @property
@@ -97,14 +102,14 @@ def removable(launch: LaunchFacts, cores: int) -> Removable:
     themselves.
     """
     traces, common = launch.traces, launch.traces.common
-    clocked = clocked_share(launch) if is_clocked(launch) else None
-    alone = Removable(exposed=exposed_share(traces) if clocked is None else clocked)
+    clocked = _clocked(launch)
+    alone = Removable(exposed=clocked or exposed_share(traces), is_clocked=clocked is not None)
     last = _last(traces.digests, common) if traces.why_unknown is None else None
     if last is None or not on_shared_cores(launch, cores):
         return alone
     steps = _steps(last, common)
-    exposed = _of_untraced(launch, _per_step(steps, exposed_ns)) if clocked is None else clocked
-    found = Removable(exposed=exposed, on_cores=_on_cores(launch, last, steps))
+    exposed = clocked or _of_untraced(launch, _per_step(steps, exposed_ns))
+    found = replace(alone, exposed=exposed, on_cores=_on_cores(launch, last, steps))
     # More than a whole step: something took the cores while the trace was made. Then it tells of its own steps only.
     return alone if (found.total.value or 0.0) >= 1 else found
 
@@ -119,7 +124,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
         on_cores: what communication takes of the cores that compute; None: it has others.
         removable: what would go with the communication.
         all_ranks: every rank left a trace; else the waiting cannot be told apart.
-        clocked: what the host's clock shows of a step that is not traced, if `is_clocked`; `removable` is by it then.
+        clocked: what the host's clock of untraced steps shows, where it shows all exchanges; `removable` is by it then.
         bound: what `removable` was cut to; None: it is as it was seen.
     """
 
@@ -154,7 +159,7 @@ def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | Non
         on_cores=gone.on_cores,
         removable=gone.total,
         all_ranks=len(traces.digests) >= max(world_size, *(digest.world_size or 1 for digest in traces.digests)),
-        clocked=clocked_share(launch) if is_clocked(launch) else None,
+        clocked=gone.exposed if gone.is_clocked else None,
     )
 
 

@@ -9,7 +9,7 @@ from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import AblationSummary, CrossCheck
 from dpdoctor.analysis.base.weighing import allowed
-from dpdoctor.analysis.communication import is_clocked, removable
+from dpdoctor.analysis.communication import removable
 
 
 def cross_checks(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
@@ -24,7 +24,7 @@ def _compared(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cor
     if "no_comm" in ablations:
         found = removable(launch, cores)
         what = (
-            "calls of collectives, on the host's clock" if is_clocked(launch) else "exposed communication, in the trace"
+            "calls of collectives, on the host's clock" if found.is_clocked else "exposed communication, in the trace"
         )
         beside = ", and what they take of the cores that compute" if found.on_cores else ""
         yield _check(f"{what}{beside}", "no_comm", found.total, ablations)

@@ -49,7 +49,7 @@ IN_ONE_STEP = (
 )
 LEFT_BEHIND = (
     "the script trains one model after another, each with an optimizer that it built then. Those that no optimizer "
-    "holds any more may yet be trained again, so dpdoctor keeps them: before measuring began {}, whose memory counts"
+    "holds any more may yet be trained again, so dpdoctor keeps them: {} so far, and figures of memory include them"
 )
 MOVED_ON = (
     "after {} the script began to train another model, with an optimizer that it built then: nothing is measured of "

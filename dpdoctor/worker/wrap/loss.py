@@ -58,7 +58,7 @@ def targets(losses: Any) -> Iterator[torch.Tensor]:
 
     What the script's hooks keep in its place is left alone: to unpack it may be the forward pass once more.
     """
-    nodes = [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
+    nodes = _first_nodes(losses)
     for node in nodes:  # it grows meanwhile
         for name in _TARGETS:
             saved = getattr(node, name, None)
@@ -70,7 +70,7 @@ def targets(losses: Any) -> Iterator[torch.Tensor]:
 
 def taken_apart(losses: Any) -> Iterator[int]:
     """Yield the length of what losses take apart along dimension 0, or multiply by itself, after all parameters."""
-    nodes = [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
+    nodes = _first_nodes(losses)
     for node in nodes:  # it grows meanwhile
         is_apart = type(node).__name__.startswith(_APART) and getattr(node, "_saved_dim", None) == 0
         if is_apart or _is_against_itself(node):
@@ -78,6 +78,11 @@ def taken_apart(losses: Any) -> Iterator[int]:
         parents = [parent for parent, _ in getattr(node, "next_functions", ()) if parent is not None]
         if not any(map(_is_of_parameter, parents)) and len(nodes) < _MOST_NODES:
             nodes += [parent for parent in parents if parent not in nodes]
+
+
+def _first_nodes(losses: Any) -> list[Any]:
+    """Return where a backward pass from one loss, or from several, begins; None for those without a graph."""
+    return [getattr(loss, "grad_fn", None) for loss in (losses if isinstance(losses, (list, tuple)) else [losses])]
 
 
 def _is_of_parameter(node: Any) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +30,13 @@ def test_a_module_is_wrapped_while_a_graph_holds_buffers_that_it_shares(is_insid
     first = nn.Sequential(nn.Linear(4, 4), norm)
     second = nn.Sequential(first if is_inside else norm, nn.Linear(4, 1))
     x = torch.rand(8, 4)
+    by_hand = copy.deepcopy((first, second))
     loss = converted(mode, first)(x).sum()
     (loss + converted(mode, second, how)(x).sum()).backward()
+    sum(module(x).sum() for module in by_hand).backward()
+    for module, alike in zip((first, second), by_hand, strict=True):
+        for name, parameter in module.named_parameters():
+            torch.testing.assert_close(parameter.grad, alike.get_parameter(name).grad)
 
 
 @pytest.mark.usefixtures("ranks")

@@ -144,8 +144,9 @@ class RefusingBelow(torch.Tensor):
 
 @pytest.mark.parametrize("of_class", [lambda tensor: tensor.as_subclass(Refusing), RefusingBelow])
 def test_targets_and_labels_of_a_class_that_refuses_to_be_looked_at_raise_nothing(of_class: Any) -> None:
-    held_to(of_class(torch.rand(4)), of_class(torch.arange(4)))
-    Labels().handed([of_class(torch.arange(4))])
+    of_losses, of_batches = held_to(of_class(torch.rand(4)), of_class(torch.arange(4))), Labels()
+    of_batches.handed([of_class(torch.arange(4))])
+    assert (of_losses.num, of_batches.num) == (2, 1)
 
 
 def test_what_each_step_draws_before_its_first_forward_is_told() -> None:
