@@ -419,8 +419,8 @@ def describe(spec: RunSpec) -> str:
     if spec.control:
         seconds += (BARE_LAUNCHES * spec.repeat + 2 * MOST_TURNS) * (STARTUP_S + CONTROL_S)
         control = f", and {BASELINE} in short launches that tell what watching costs,"
-    reasons = " or ".join(_why_again(spec, are_own=are_own))
-    again = f", and up to {units.seconds(per_launch)} more whenever a mode is launched again: where {reasons}"
+    reasons = ", or ".join(_why_again(spec, are_own=are_own))
+    again = f", and up to {units.seconds(per_launch)} more for each mode that is launched again: {reasons}"
     return f"Plan: {modes}{control} on {device}; about {units.seconds(seconds)}{again if reasons else ''}"
 
 
@@ -430,11 +430,11 @@ def _why_again(spec: RunSpec, *, are_own: bool) -> Iterator[str]:
     if recording.explain or spec.go_on:
         return
     if tries_loaders(spec) and not are_own:
-        yield "another loader setting promises more"
+        yield "to try another loader setting"
     if recording.trace_steps:
-        yield "training ends before its trace"
+        yield "for a trace, where training ends before it"
     if recording.ablations:
-        yield "it fails with an ablation"
+        yield "without an ablation with which it failed"
 
 
 def tries_loaders(spec: RunSpec) -> bool:

@@ -314,8 +314,8 @@ def test_the_plan_in_words() -> None:
     spec = plan(recording=Recording(time_budget_s=20), repeat=2)
     assert describe(spec) == (
         "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads per "
-        "device; about 2.00 min, and up to 30.0 s more whenever a mode is launched again: where training ends before "
-        "its trace"
+        "device; about 2.00 min, and up to 30.0 s more for each mode that is launched again: for a trace, where "
+        "training ends before it"
     )
 
 
@@ -455,19 +455,23 @@ def test_a_script_that_starts_a_rank_for_each_gpu_starts_one_where_it_sees_one()
 @pytest.mark.parametrize(
     ("recording", "said"),
     [
-        (Recording(ablations=("amp",), trace_steps=0), "it fails with an ablation"),
-        (Recording(ablations=("amp",)), "training ends before its trace or it fails with an ablation"),
+        (Recording(ablations=("amp",), trace_steps=0), "without an ablation with which it failed"),
+        (
+            Recording(ablations=("amp",)),
+            "for a trace, where training ends before it, or without an ablation with which it failed",
+        ),
         (Recording(ablations=("amp",), explain=True), ""),
         (
             Recording(ablations=("amp", "one_worker")),
-            "another loader setting promises more or training ends before its trace or it fails with an ablation",
+            "to try another loader setting, or for a trace, where training ends before it, or without an ablation with "
+            "which it failed",
         ),
         (Recording(trace_steps=0), ""),
     ],
 )
 def test_the_plan_tells_what_launching_a_mode_again_may_take_and_why(recording: Recording, said: str) -> None:
     _, again, why = _plan.describe(plan(modes="ddp", recording=recording)).partition(
-        ", and up to 70.0 s more whenever a mode is launched again: where "
+        ", and up to 70.0 s more for each mode that is launched again: "
     )
     assert why == said
     assert bool(again) is bool(said)
