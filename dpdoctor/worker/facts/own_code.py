@@ -6,11 +6,13 @@ only lines that wait for something would be seen.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from types import FrameType
 
 from dpdoctor.records import LineShare
 from dpdoctor.worker.base import lines
@@ -94,11 +96,34 @@ class OwnCode:
             moment = self._moment()
             if moment is None and self._calls is None:
                 continue
-            frame = sys._current_frames().get(watched)
-            if frame is None:
+            stack = frames(watched)
+            if not stack:
                 continue
             if self._calls is not None:
-                self._calls.look(frame)
-            where = lines.of_users(frame, self._driving) if moment is not None else None
+                self._calls.look(stack[0])
+            where = lines.of_users(stack[0], self._driving) if moment is not None else None
             if moment is not None and where is not None:
                 self._looks[where].append(moment)
+
+
+def frames(thread: int) -> list[FrameType]:
+    """Return the frames of a thread, the innermost first; empty where it has ended.
+
+    Up to Python 3.11 to make a frame's object may set off a garbage collection, and a finalizer may let that thread run
+    on: the object is then made of a frame that has ended, of memory that others use by now, and the process may die of
+    it. So there is no collection while the objects of all frames are made, as in CPython's own `sys._current_frames`
+    (its issue 106883). From 3.12 on collections wait for the end of a bytecode.
+    """
+    is_collecting = gc.isenabled()
+    if sys.version_info < (3, 12):
+        gc.disable()
+    try:
+        found: list[FrameType] = []
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            found.append(frame)
+            frame = frame.f_back
+    finally:
+        if is_collecting:
+            gc.enable()
+    return found

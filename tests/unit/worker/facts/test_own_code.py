@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -154,3 +155,48 @@ def test_who_never_looked_saw_nothing() -> None:
     looking = OwnCode(lambda: Moment(gap=0))
     looking.stop()
     assert looking.found() == ()
+
+
+# A finalizer, run by a collection that begins as soon as an object is made, waits until the thread that is looked at
+# has left `inner`.
+WAITS_IN_A_COLLECTION = """
+import gc, threading
+from dpdoctor.worker.facts.own_code import frames
+reached, leave, left = threading.Event(), threading.Event(), threading.Event()
+class Garbage:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        leave.set()
+        left.wait(2)
+def inner():
+    reached.set()
+    leave.wait(20)
+def middle():
+    inner()
+def outer():
+    middle()
+    left.set()
+def look():
+    reached.wait()
+    gc.disable()
+    Garbage()
+    gc.set_threshold(1, 1000, 1000)
+    gc.enable()
+    stack = frames(watched)
+    leave.set()
+    found.extend(frame.f_code.co_name for frame in stack)
+gc.collect()
+found, watched = [], threading.get_ident()
+looking = threading.Thread(target=look)
+looking.start()
+outer()
+looking.join()
+print(found[found.index("inner"):], gc.isenabled())
+"""
+
+
+def test_a_collection_does_not_let_the_stack_change_while_it_is_looked_at() -> None:
+    command = [sys.executable, "-c", WAITS_IN_A_COLLECTION]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "['inner', 'middle', 'outer', '<module>'] True\n"), done.stderr
