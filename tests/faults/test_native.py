@@ -263,7 +263,7 @@ def test_ranks_of_unequal_steps_are_told_with_their_counts_and_lines(profile, wa
     script = SCRIPTS / "native_unequal.py"
     windows = ("--warmup", "40", "--steps", "60", "--rounds", "3", "--trace-steps", "0", "--ablations", "none")
     run = profile(
-        str(script), "--modes", "native", "--no-baseline", "--nproc", "2", *windows, "--timeout", "25", args=[way]
+        str(script), "--modes", "native", "--no-baseline", "--nproc", "2", *windows, "--timeout", "15", args=[way]
     )
     skip_without_wall(run)
     assert run.exit_code == 1
