@@ -14,7 +14,7 @@ from dpdoctor.analysis.base.weighing import COVERAGE, main_part
 from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.facts import unseen
 from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
-from dpdoctor.analysis.loader.trial import tried_step
+from dpdoctor.analysis.loader.trial import changes, tried_step
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
 # than SageMaker Debugger, which flags loader processes that use less than 70% of a core.
@@ -200,7 +200,7 @@ def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice
     handing_over, rest = _handing_over(loader), (loader.fetch.value or 0.0) * (1 - share)
     if share < NAMED or rest >= handing_over:
         return None
-    without = ", ".join(_arguments(loader, 0, None))
+    without = ", ".join(changes(loader, 0, None))
     # The rest of a fetch is waited for then, in the place of the hand-off.
     return Advice(
         remedy=f"{_cheaper(name, share)}; then set {without}: fetching takes less than handing over",
@@ -254,7 +254,9 @@ def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
 
 def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> Advice:
     tried = tried_step(facts.mode) if loader.trial is None else None
-    changes = _arguments(loader, to.num_workers, DEFAULT_PREFETCH if tried is not None else to.prefetch_factor)
+    arguments = ", ".join(
+        changes(loader, to.num_workers, DEFAULT_PREFETCH if tried is not None else to.prefetch_factor)
+    )
     predicted = stats.ratio(facts.mode.step, to.step if tried is None else tried, "x")
     in_trial = loader.trial is not None and loader.trial.speedup.value is not None
     if loader.trial is not None and in_trial:
@@ -264,28 +266,12 @@ def _settings(facts: ModeFacts, loader: LoaderSummary, to: LoaderPrediction) -> 
         # What was measured within one launch is to come true in another.
         predicted = stats.calibrated(predicted, OTHER_LAUNCH)
     return Advice(
-        remedy=f"{once}set {', '.join(changes)}; now it is num_workers={loader.num_workers}",
-        short=f"set {', '.join(changes)}",
-        code=f"DataLoader(..., {', '.join(changes)})",
+        remedy=f"{once}set {arguments}; now it is num_workers={loader.num_workers}",
+        short=f"set {arguments}",
+        code=f"DataLoader(..., {arguments})",
         predicted=predicted if predicted.value is not None else None,
         measured=measured,
     )
-
-
-def _arguments(loader: LoaderSummary, num_workers: int, prefetch: int | None) -> list[str]:
-    """Return the arguments that change: torch refuses those of workers where there are none."""
-    if not num_workers:
-        of_workers = {
-            "prefetch_factor=None": loader.prefetch_factor is not None,
-            "persistent_workers=False": loader.persistent_workers,
-        }
-        return ["num_workers=0", *(argument for argument, is_set in of_workers.items() if is_set)]
-    changes = [] if num_workers == loader.num_workers else [f"num_workers={num_workers}"]
-    if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
-        changes.append(f"prefetch_factor={prefetch}")
-    if not loader.persistent_workers:
-        changes.append("persistent_workers=True")
-    return changes
 
 
 def _slowest_part(loader: LoaderSummary) -> tuple[str, float]:

@@ -9,7 +9,8 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import ablations
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
-from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderTrial, ModeSummary
+from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
+from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.predict import ABLATION
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, SEVERAL_LOADERS, LoaderSetting
@@ -61,6 +62,26 @@ def is_of(prediction: LoaderPrediction, setting: Setting) -> bool:
 def _words(prediction: LoaderPrediction) -> str:
     factor = "" if prediction.prefetch_factor is None else f", prefetch_factor={prediction.prefetch_factor}"
     return f"num_workers={prediction.num_workers}{factor}"
+
+
+def changes(loader: LoaderSummary, num_workers: int, prefetch: int | None) -> list[str]:
+    """Return the arguments of a DataLoader that change with a setting, as a script writes them.
+
+    Those of workers that torch refuses where there are none are taken back with the last of them. `prefetch`: None
+    leaves it as it is.
+    """
+    if not num_workers:
+        of_workers = {
+            "prefetch_factor=None": loader.prefetch_factor is not None,
+            "persistent_workers=False": loader.persistent_workers,
+        }
+        return ["num_workers=0", *(argument for argument, is_set in of_workers.items() if is_set)]
+    changed = [] if num_workers == loader.num_workers else [f"num_workers={num_workers}"]
+    if prefetch is not None and prefetch != (loader.prefetch_factor or DEFAULT_PREFETCH):
+        changed.append(f"prefetch_factor={prefetch}")
+    if not loader.persistent_workers:
+        changed.append("persistent_workers=True")
+    return changed
 
 
 # What promises less is not worth another launch.

@@ -12,7 +12,7 @@ from dpdoctor.analysis.base.launch_facts import shown
 from dpdoctor.analysis.base.weighing import above_zero
 from dpdoctor.analysis.loader.facts import fetch_times
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.loader.trial import tried_step
+from dpdoctor.analysis.loader.trial import changes, tried_step
 from dpdoctor.report.blocks import (
     Absent,
     Block,
@@ -31,7 +31,7 @@ from dpdoctor.report.blocks import (
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.bars import Bar, Part, StackedBar, interval_bars, share_bars
 from dpdoctor.report.loading.fetch_boxes import fetch_boxes
-from dpdoctor.report.loading.predicted import predicted_step, setting_words
+from dpdoctor.report.loading.predicted import predicted_step
 from dpdoctor.report.text import (
     absent_of,
     amount_cell,
@@ -121,20 +121,26 @@ def _predicted(loader: LoaderSummary) -> Chart | Absent:
 
 
 def _advice(loader: LoaderSummary, tried: Figure | None) -> Iterator[Callout]:
+    advice, in_trial = loader.advice, loader.trial is not None and loader.trial.speedup.value is not None
     if tried is not None:
         measured = f"A step takes {with_interval(tried)} with it, measured in this run (ablation one_worker)"
-        yield Callout(tone="warn", title="Set num_workers=1", text=sentence(measured))
-    elif loader.advice is not None and loader.trial is not None and loader.trial.speedup.value is not None:
-        yield Callout(tone="warn", title=f"Set {setting_words(loader.advice)}", text=sentence(loader.advice_reason))
-    elif loader.advice is not None:
+        yield _to_set(loader, 1, None, measured)
+    elif advice is not None and in_trial:
+        yield _to_set(loader, advice.num_workers, advice.prefetch_factor, loader.advice_reason)
+    elif advice is not None:
         predicted = (
-            f"A step is then predicted to take {with_interval(loader.advice.step)}, "
-            f"{figure_text(loader.advice.wait)} of it waiting for data"
+            f"A step is then predicted to take {with_interval(advice.step)}, "
+            f"{figure_text(advice.wait)} of it waiting for data"
         )
         reason = f" ({loader.advice_reason})" if loader.advice_reason else ""
-        yield Callout(tone="warn", title=f"Set {setting_words(loader.advice)}", text=sentence(predicted + reason))
+        yield _to_set(loader, advice.num_workers, advice.prefetch_factor, predicted + reason)
     elif loader.advice_reason:
         yield Callout(tone="plain", title="No other setting is advised", text=sentence(loader.advice_reason))
+
+
+def _to_set(loader: LoaderSummary, num_workers: int, prefetch: int | None, why: str) -> Callout:
+    arguments = ", ".join(changes(loader, num_workers, prefetch))
+    return Callout(tone="warn", title=f"Set {arguments}", text=sentence(why))
 
 
 def _facts(loader: LoaderSummary, command: Sequence[str]) -> Iterator[tuple[str, str]]:
