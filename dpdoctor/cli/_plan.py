@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 import shlex
 import sys
@@ -420,8 +421,14 @@ def describe(spec: RunSpec) -> str:
         seconds += (BARE_LAUNCHES * spec.repeat + 2 * MOST_TURNS) * (STARTUP_S + CONTROL_S)
         control = f", and {BASELINE} in short launches that tell what watching costs,"
     reasons = ", or ".join(_why_again(spec, are_own=are_own))
-    again = f", and up to {units.seconds(per_launch)} more for each mode that is launched again: {reasons}"
-    return f"Plan: {modes}{control} on {device}; about {units.seconds(seconds)}{again if reasons else ''}"
+    again = f", and up to {_about(per_launch)} more for each mode that is launched again: {reasons}"
+    less = "" if spec.recording.explain else ", less where training ends first"
+    return f"Plan: {modes}{control} on {device}; about {_about(seconds)}{less}{again if reasons else ''}"
+
+
+def _about(seconds: float) -> str:
+    """Return an estimate, no finer than it is."""
+    return f"{math.ceil(seconds / 60)} min" if seconds > 90 else f"{10 * math.ceil(seconds / 10)} s"
 
 
 def _why_again(spec: RunSpec, *, are_own: bool) -> Iterator[str]:

@@ -20,6 +20,10 @@ from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.tracer import Tracer
 from dpdoctor.worker.wrap.proof import Proof, checksum
 
+TRAINED_LATE = (
+    "{} began to train after the warm-up, outside of every wrapped module: give --warmup as many steps as pass before it "
+    "trains"
+)
 NOT_WRAPPED = "steps were taken, but no module could be wrapped"
 NOTHING_WRAPPED = (
     f"{NOT_WRAPPED}; looked for an nn.Module that is called with gradients enabled and owns parameters that require a "
@@ -329,7 +333,7 @@ class Conductor:
         """A module that begins to train after the proof would train unsynchronised and unseen."""
         names = self._parts.wrapping.unwrapped() if self._proof else ()
         if names and self._parts.mode.distributed:
-            self._parts.ending.stop("failed", f"trained, but outside of every wrapped module: {names[0]}")
+            self._parts.ending.stop("failed", TRAINED_LATE.format(names[0]))
 
     def script_returned(self) -> tuple[str, str | None]:
         """Return status and reason for a script that ended before enough was recorded."""

@@ -194,6 +194,16 @@ def test_samples_that_a_collate_function_leaves_out_are_not_counted(profile):
     assert [step.samples_drawn for step in steps] == printed
 
 
+@pytest.mark.parametrize("warmup", [12, 24])
+def test_a_model_that_trains_later_is_wrapped_if_it_does_in_the_warm_up(profile, warmup):
+    done = profile("wild_trains_later.py", *DDP_ALONE, "--warmup", str(warmup), args=["20"])
+    mode = done.mode("ddp")
+    assert mode["status"] == ("ok" if warmup > 20 else "failed")
+    if warmup < 20:
+        assert "a parameter of shape (1, 8) in SGD began to train after the warm-up" in mode["reason"]
+        assert "give --warmup" in mode["reason"]
+
+
 @pytest.mark.parametrize("new_processes", [False, True])
 def test_a_script_that_asks_the_terminal_on_stdin_finds_one_on_which_nobody_types(profile, new_processes):
     done = profile("wild_terminal.py", *DDP_ALONE, new_processes=new_processes)

@@ -314,8 +314,8 @@ def test_the_plan_in_words() -> None:
     spec = plan(recording=Recording(time_budget_s=20), repeat=2)
     assert describe(spec) == (
         "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads per "
-        "device; about 2.00 min, and up to 30.0 s more for each mode that is launched again: for a trace, where "
-        "training ends before it"
+        "device; about 2 min, less where training ends first, and up to 30 s more for each mode that is launched again: "
+        "for a trace, where training ends before it"
     )
 
 
@@ -325,7 +325,7 @@ def test_the_plan_in_words_on_gpus() -> None:
     said = describe(spec)
     assert " on GPU;" in said
     assert "thread" not in said
-    assert re.findall(r"[\d.]+ (?:s|min)\b", said) == ["10.0 s"]
+    assert re.findall(r"[\d.]+ (?:s|min)\b", said) == ["10 s"]
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -471,7 +471,7 @@ def test_a_script_that_starts_a_rank_for_each_gpu_starts_one_where_it_sees_one()
 )
 def test_the_plan_tells_what_launching_a_mode_again_may_take_and_why(recording: Recording, said: str) -> None:
     _, again, why = _plan.describe(plan(modes="ddp", recording=recording)).partition(
-        ", and up to 70.0 s more for each mode that is launched again: "
+        ", and up to 70 s more for each mode that is launched again: "
     )
     assert why == said
     assert bool(again) is bool(said)

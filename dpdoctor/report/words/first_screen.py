@@ -52,7 +52,7 @@ LOPSIDED = 1.5
 ANOTHER_BATCH = 1.01
 UNKNOWN = "unknown"
 NOT_CLEAR = "No finding stands clear of dpdoctor's own cost"
-LONGER = "measure longer (--time-budget)"
+LONGER = "measure longer (--time-budget, or more epochs where the script ends first)"
 UNTOLD = "What a step consists of was not measured"
 # In a mode's remark, the seconds that would have been enough.
 _BUDGET = re.compile(r"give --time-budget (\d+)")
