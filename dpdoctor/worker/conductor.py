@@ -21,8 +21,8 @@ from dpdoctor.worker.tracer import Tracer
 from dpdoctor.worker.wrap.proof import Proof, checksum
 
 TRAINED_LATE = (
-    "{} began to train after the warm-up, outside of every wrapped module: give --warmup as many steps as pass before it "
-    "trains"
+    "{} began to train after the warm-up, outside of every wrapped module: give --warmup as many steps as pass before "
+    "it trains"
 )
 NOT_WRAPPED = "steps were taken, but no module could be wrapped"
 NOTHING_WRAPPED = (

@@ -313,9 +313,9 @@ def test_a_gpu_that_is_listed_twice_is_refused() -> None:
 def test_the_plan_in_words() -> None:
     spec = plan(recording=Recording(time_budget_s=20), repeat=2)
     assert describe(spec) == (
-        "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads per "
-        "device; about 2 min, less where training ends first, and up to 30 s more for each mode that is launched again: "
-        "for a trace, where training ends before it"
+        "Plan: single (1 process, batches per-device), ddp (2 processes, batches per-device) on CPU with 3 threads "
+        "per device; about 2 min, less where training ends first, and up to 30 s more for each mode that is launched "
+        "again: for a trace, where training ends before it"
     )
 
 
