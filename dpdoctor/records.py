@@ -161,6 +161,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether it looks alike where it is iterated: that is one loader, wherever it was built."""
         return isinstance(other, Loader) and self._looks == other._looks
 
+    __ne__ = object.__ne__  # that of a Struct compares all fields
+
     def __hash__(self) -> int:
         return hash(self._looks)
 

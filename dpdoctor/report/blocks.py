@@ -180,6 +180,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cell) and self._said == other._said
 
+    __ne__ = object.__ne__  # that of a Struct compares all fields
+
     def __hash__(self) -> int:
         return hash(self._said)
 

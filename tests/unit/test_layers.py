@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.import_graph import Import, cycle, imports, modules
@@ -128,6 +130,15 @@ def copies_dataclasses(node: ast.AST) -> bool:
     if isinstance(node, ast.ImportFrom):
         return node.module == "dataclasses" and any(alias.name in COPIES for alias in node.names)
     return isinstance(node, ast.Attribute) and node.attr in COPIES and ast.unparse(node.value) == "dataclasses"
+
+
+def test_a_struct_that_says_when_it_is_equal_is_unequal_everywhere_else() -> None:
+    """A Struct has a `__ne__` of its own, which compares all fields whatever `__eq__` says."""
+    names = [name for name, path in modules(PACKAGE).items() if "def __eq__" in path.read_text("utf-8")]
+    found = [one for name in names for one in vars(importlib.import_module(name)).values() if isinstance(one, type)]
+    structs = [one for one in found if issubclass(one, msgspec.Struct) and "__eq__" in vars(one)]
+    assert structs
+    assert [one for one in structs if one.__ne__ is not object.__ne__] == []
 
 
 def test_no_folders_import_each_other_both_ways() -> None:
