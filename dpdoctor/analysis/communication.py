@@ -136,14 +136,16 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     clocked: Figure | None = None
     bound: float | None = None
 
-    def at_most(self, share: float) -> Exposure:
+    def at_most(self, share: Figure) -> Exposure:
         """Return the same, of which no more than this share of a step can be removed."""
-        found = self.removable
-        if found.value is None or found.value <= share:
+        found, most = self.removable, max(0.0, share.value or 0.0)
+        if found.value is None or found.value <= most:
             return self
-        low = None if found.low is None else min(found.low, share)
-        high = None if found.high is None else share
-        return replace(self, removable=replace(found, value=share, low=low, high=high), bound=share)
+        low, high = (
+            None if one is None or other is None else min(one, other)
+            for one, other in ((found.low, share.low), (found.high, share.high))
+        )
+        return replace(self, removable=replace(found, value=most, low=low, high=high), bound=most)
 
 
 def exposure(launch: LaunchFacts, world_size: int, cores: int) -> Exposure | None:

@@ -87,8 +87,10 @@ NO_SYNC = "no_sync_accumulation"
 REDUCED_TWICE = 1.5
 # Functions of torch that run a backward pass, and how libraries name their own.
 BACKWARDS = frozenset({"backward", "grad"})
-# Phases of a step in which the host computes, if there is no GPU.
-COMPUTING = ("forward", "backward", "optimizer")
+# Phases of a step in which the host computes, if there is no GPU; the passes are of the samples.
+PASSES = ("forward", "backward")
+COMPUTING = (*PASSES, "optimizer")
+WHOLE = Figure(value=1.0, low=1.0, high=1.0, unit="ratio")
 # A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
 NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
 # What a script of its own wraps its model in, by the mode that does the same.
@@ -304,19 +306,24 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return found if found is None or most is None else found.at_most(most)
 
     @property
-    def _beyond_computing(self) -> float | None:
+    def _beyond_computing(self) -> Figure | None:
         """Return the share of a step beyond what one device takes to compute as many samples; None: it is not known.
 
-        Without communication a step computes no faster. On a GPU the host only queues what is computed.
+        Without communication a step computes no faster. On a GPU the host only queues what is computed; ranks that
+        split a model compute less each; and a baseline that tells no speedup tells no bound.
         """
         alone, mode = self.baseline, self.mode
-        if alone is None or alone is mode or self.on_gpu or not mode.step.value:
+        if alone is None or mode.speedup.value is None or self.on_gpu or self.may_split_model:
             return None
         if not alone.batch.per_device or alone.batch.per_device != mode.batch.per_device:
             return None
-        parts = [alone.phases[phase].low for phase in COMPUTING if phase in alone.phases]
-        computing = sum(part for part in parts if part is not None)
-        return max(0.0, 1 - computing / mode.step.value) if computing else None
+        # With anything but DDP a rank may update only a part of the parameters.
+        is_replicated = self.wrapper == "ddp" and all(way.name == "ddp" for way in self.ways)
+        parts = [alone.phases[phase] for phase in (COMPUTING if is_replicated else PASSES) if phase in alone.phases]
+        computing = stats.combination([(1.0, part) for part in parts if part.value is not None], "s")
+        beyond = stats.combination([(1.0, WHOLE), (-1.0, self.share_of_step(computing))], "ratio")
+        # A step that is shorter than computing alone was computed faster than on one device.
+        return beyond if beyond.high is not None and beyond.high > 0 else None
 
     def exposed_calls_share(self, wanted: Callable[[str, int], bool], most: float = math.inf) -> Figure:
         """Return the share of a traced step that wanted collectives, at `most` so many, take while nothing computes."""
