@@ -17,12 +17,14 @@ from dpdoctor.analysis.base.windows import NS, RankWindow
 from dpdoctor.analysis.breakdown import part_share, share
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.digest import DeviceStep, Digest
-from dpdoctor.records import ALL_PHASES, COMMUNICATION, HAND_WRITTEN, PHASES, Launch
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, HAND_WRITTEN, PHASES, Launch, Strategy
 
 NO_TIME = "the traced steps took no time"
 NO_PHASES = "the trace does not say in which phase of a step the host was"
 NOT_TIMED = "nobody took the time of calls of collectives"
 NOT_COUNTED = "nobody counted how long the training thread waits for a core"
+# The strategy of a script that calls fully_shard.
+FSDP2 = "fsdp2"
 
 
 def exposed_share(traces: Traces) -> Figure:
@@ -64,12 +66,17 @@ def _clocked(launch: LaunchFacts) -> Figure | None:
     On a GPU calls return when they are queued. DistributedDataParallel exchanges in its own code, and what the script
     begins while the backward pass goes on may be waited for elsewhere.
     """
-    ways = [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
-    is_seen = (way.name == "fsdp2" or (way.name == HAND_WRITTEN and not way.in_backward) for way in ways)
+    ways = _ways(launch)
+    is_seen = (way.name == FSDP2 or (way.name == HAND_WRITTEN and not way.in_backward) for way in ways)
     if not ways or launch.on_gpu or not all(is_seen):
         return None
     share = clocked_share(launch)
     return share if share.value is not None else None
+
+
+def _ways(launch: Launch) -> list[Strategy]:
+    """Return how the ranks of a script distribute themselves; empty where dpdoctor does."""
+    return [way for rank in launch.ranks if rank.record for way in rank.record.conversion.strategies]
 
 
 class Removable(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +116,12 @@ def removable(launch: LaunchFacts, cores: int) -> Removable:
         return alone
     steps = _steps(last, common)
     exposed = clocked or _of_untraced(launch, _per_step(steps, exposed_ns))
-    found = replace(alone, exposed=exposed, on_cores=_on_cores(launch, last, steps))
+    found = replace(alone, exposed=exposed, on_cores=_on_cores(launch, last, steps, is_clocked=alone.is_clocked))
+    total = found.total.value
+    if total is None:  # what the clock shows is known all the same
+        return alone if alone.is_clocked else found
     # More than a whole step: something took the cores while the trace was made. Then it tells of its own steps only.
-    return alone if (found.total.value or 0.0) >= 1 else found
+    return alone if total >= 1 else found
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,17 +203,20 @@ def _wanted_ns(digest: Digest, wanted: Callable[[str, int], bool], most: float) 
     return {step: sum(of_step) * min(1.0, most / len(of_step)) for step, of_step in found.items()}
 
 
-def _on_cores(launch: LaunchFacts, last: Digest, steps: Sequence[DeviceStep]) -> Figure:
+def _on_cores(launch: LaunchFacts, last: Digest, steps: Sequence[DeviceStep], *, is_clocked: bool) -> Figure:
     """Return the share of a step that communication takes from computing on the same cores.
 
-    There is what the host does for it without communicating. And beside communication the training thread waits for a
-    core: the kernel counts that in the measured windows, where other processes are in it; it is no longer than that
-    communication is. Where nobody counted, it is as long.
+    There is what the host does for it without communicating; of fully_shard that is calls and waits in its hooks, which
+    the host's clock shows whole. And beside communication the training thread waits for a core: the kernel counts that
+    in the measured windows, where other processes are in it; it is no longer than that communication is. Where nobody
+    counted, it is as long.
     """
     beside = _of_untraced(launch, _per_step(steps, hidden_ns))
     waited = _of_untraced(launch, _wait_for_core(launch, last))
     if waited.value is not None and beside.value is not None and waited.value < beside.value:
         beside = waited
+    if is_clocked and any(way.name == FSDP2 for way in _ways(launch)):
+        return beside
     return stats.combination([(1.0, _of_untraced(launch, _handling(launch, last, steps))), (1.0, beside)], "ratio")
 
 

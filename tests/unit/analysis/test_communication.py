@@ -97,6 +97,13 @@ def share(cores: int = 2, budget: Breakdown = TRACED, **fields: Any) -> Figure:
     return removable(launch(traced(WAITING), traced(budget, index=1, **fields)), cores).total
 
 
+def timed(ways: Conversion, **fields: Any) -> Figure:
+    """Return the share of two ranks that distribute themselves, of whose steps collectives take 10 ms on the clock."""
+    both = (traced(traced_runs.breakdown(100, 25, comm=25), index=index, **fields) for index in (0, 1))
+    clocked = [waiting(with_conversion(of, ways), 0.10) for of in both]
+    return removable(launch(*clocked, mode="native"), 2).total
+
+
 class TestRemovableShare:
     def test_with_cores_of_its_own_what_is_hidden_costs_nothing(self) -> None:
         assert share(8, queued_ms=8, handling_ms={"forward": 10}).value == pytest.approx(0.2)
@@ -148,9 +155,16 @@ class TestRemovableShare:
         self, ways: Conversion, expected: float
     ) -> None:
         """The trace has 25 ms of it in a step, and none beside computing; the clock has 10."""
-        both = [traced(traced_runs.breakdown(100, 25, comm=25), index=index) for index in (0, 1)]
-        timed = [waiting(with_conversion(of, ways), 0.10) for of in both]
-        assert removable(launch(*timed, mode="native"), 2).total.value == pytest.approx(expected)
+        assert timed(ways).value == pytest.approx(expected)
+
+    @pytest.mark.parametrize(("ways", "handling"), [(in_way("fsdp2"), 0.0), (by_hand(), 0.18)])
+    def test_what_hooks_wait_for_is_on_the_clock(self, ways: Conversion, handling: float) -> None:
+        """Those of fully_shard call and wait; what a script does beside its own calls, such as copying, is not."""
+        assert timed(ways, handling_ms={"forward": 9}).value == pytest.approx(0.10 + handling)
+
+    @pytest.mark.parametrize("ways", [in_way("fsdp2"), by_hand()])
+    def test_what_the_clock_shows_is_known_without_phases_in_the_trace(self, ways: Conversion) -> None:
+        assert timed(ways, phases_ms={}).value == pytest.approx(0.10)
 
     def test_without_a_trace_it_is_unknown(self) -> None:
         bare = [replace(one, digest=None) for one in (traced(WAITING), traced(TRACED, index=1))]
