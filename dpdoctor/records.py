@@ -37,7 +37,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         elements: of the first tensor of the first forward of each micro-batch: more in longer sequences; 0: not known.
         samples_handed: indices drawn for what these loaders handed out, of which the script may pass some over, or be
             ahead; None: not recorded.
-        collectives: that were issued in the step, over all groups; None: not counted.
+        collectives: that were issued in the step, over all groups; None: not counted. `called`: those that Python calls
+            on the thread that trains, the others being torch's own or another thread's.
         reconciled: the samples drawn are to be found in what entered the model; false: tensors of other sizes did.
     """
 
@@ -55,6 +56,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples_handed: int | None = None
     reconciled: bool = True
     collectives: int | None = None
+    called: int | None = None
 
 
 class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,15 +63,21 @@ def clocked_share(launch: LaunchFacts) -> Figure:
 def _clocked(launch: LaunchFacts) -> Figure | None:
     """Return `clocked_share` where it shows what all exchanges take: Python makes each call, and waits for it.
 
-    On a GPU calls return when they are queued. DistributedDataParallel exchanges in its own code, and what the script
-    begins while the backward pass goes on may be waited for elsewhere.
+    On a GPU calls return when they are queued. DistributedDataParallel exchanges in its own code, as operators do by
+    functional collectives, and what the script begins while the backward pass goes on may be waited for elsewhere.
     """
     ways = _ways(launch)
     is_seen = (way.name == FSDP2 or (way.name == HAND_WRITTEN and not way.in_backward) for way in ways)
-    if not ways or launch.on_gpu or not all(is_seen):
+    if not ways or launch.on_gpu or not all(is_seen) or not _calls_all(launch):
         return None
     share = clocked_share(launch)
     return share if share.value is not None else None
+
+
+def _calls_all(launch: LaunchFacts) -> bool:
+    """Return whether Python was seen to call every collective that was issued."""
+    steps = (step for window in launch.windows() for rank in window.ranks for step in rank.steady)
+    return all(step.called is not None and step.called == step.collectives for step in steps)
 
 
 def _ways(launch: Launch) -> list[Strategy]:

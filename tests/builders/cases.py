@@ -88,7 +88,8 @@ def waiting(of: Rank, share: float) -> Rank:
     for step in of.steps:
         waited = round(share * step.duration_ns)
         times = {COMMUNICATION: waited, "forward": step.duration_ns - waited}
-        steps.append(replace(step, phases_ns=tuple(times.get(name, 0) for name in ALL_PHASES)))
+        phases_ns = tuple(times.get(name, 0) for name in ALL_PHASES)
+        steps.append(replace(step, phases_ns=phases_ns, collectives=8, called=8))
     return replace(of, steps=tuple(steps))
 
 

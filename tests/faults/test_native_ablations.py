@@ -13,36 +13,39 @@ WINDOWS = ("--warmup", "20", "--steps", "12", "--rounds", "3")
 ABLATIONS = ("--ablations", "no_comm,no_sync_accumulation")
 
 
-def collectives(run) -> dict[str, set[float]]:
-    """Return by ablation how many collectives a step of its complete windows issued, on any rank."""
+def collectives(run, count="collectives") -> dict[str, set[float]]:
+    """Return by ablation how many collectives a step of its complete windows issued, or called, on any rank."""
     found = defaultdict(set)
     for rank in run.launch("native").ranks:
         ablations = {
             window.window: window.ablation for window in rank.windows if window.kind == "measure" and window.complete
         }
         for number, ablation in ablations.items():
-            steps = [step.collectives for step in rank.steps if step.window == number and step.counted]
+            steps = [getattr(step, count) for step in rank.steps if step.window == number and step.counted]
             found[ablation].add(sum(steps) / len(steps))
     return dict(found)
 
 
 @pytest.mark.parametrize(
-    ("way", "full", "left"),
+    ("way", "full", "called", "left"),
     [
-        ("attribute", 1, 0),  # nanoGPT's
-        ("no_sync", 1, 0),  # Accelerate's
-        ("every_micro_batch", 2, 0),
-        ("hand", 7, 1),  # the flag by which the script goes on
-        ("fsdp1", 2, 0),
-        ("clipped", 9, 1),  # the norm of all gradients, which torch's operators exchange
+        ("attribute", 1, 0, 0),  # nanoGPT's
+        ("no_sync", 1, 0, 0),  # Accelerate's
+        ("every_micro_batch", 2, 2, 0),
+        ("hand", 7, 7, 1),  # the flag by which the script goes on
+        ("fsdp1", 2, 2, 0),
+        ("clipped", 9, 8, 1),  # the norm of all gradients, which torch's operators exchange
     ],
 )
-def test_a_window_without_communication_issues_what_is_to_be_left_and_others_what_they_did(profile, way, full, left):
+def test_a_window_without_communication_issues_what_is_to_be_left_and_others_what_they_did(
+    profile, way, full, called, left
+):
     run = profile("native_ablations.py", *QUICK, *WINDOWS, *ABLATIONS, args=[way, "200"])
     skip_without_wall(run)
     assert run.exit_code == 0, run.output
     found = collectives(run)
     assert (found["full"], found["no_comm"]) == ({full}, {left})
+    assert collectives(run, "called")["full"] == {called}
     ablations = run.mode("native")["ablations"]
     assert ablations["no_comm"]["gain"]["value"] is not None
     if way == "every_micro_batch":

@@ -128,7 +128,7 @@ class Issued:
     """What was exchanged in consecutive steps of one rank.
 
     Attributes:
-        collectives: that were issued, over all groups; None: not known.
+        collectives: that were issued, over all groups; None: not known. `called`: by Python, on the thread that trains.
         payload: calls of Python's that carry gradients or parameters, `dropped` ones of them copied within the rank.
         kept: its other calls; `kept_elements` in the largest of them.
         num_bytes: of all that Python exchanges, known while lines are learnt.
@@ -137,6 +137,7 @@ class Issued:
 
     steps: int = 0
     collectives: int | None = 0
+    called: int = 0
     payload: int = 0
     dropped: int = 0
     kept: int = 0
@@ -150,6 +151,7 @@ class Issued:
         self.steps += other.steps
         is_known = self.collectives is not None and other.collectives is not None
         self.collectives = (self.collectives or 0) + (other.collectives or 0) if is_known else None
+        self.called += other.called
         self.payload += other.payload
         self.dropped += other.dropped
         self.kept += other.kept
@@ -210,6 +212,8 @@ class Exchanges:
         timed = self._timed(original) if self._times else original
 
         def seen(subject: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._phases.is_elsewhere():
+                self._step.called += 1
             if not (self.looks or self.is_on):
                 return timed(subject, *args, **kwargs)
             # Also in threads of torch's own, in which FSDP exchanges on a GPU.

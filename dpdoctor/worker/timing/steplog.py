@@ -61,13 +61,14 @@ class StepLog:
         self.last_ns = end_ns = notes.end_ns
         if self.first_ns is None:
             self.first_ns, self.since_ns = notes.begin_ns, end_ns
-        collectives = None
+        collectives = called = None
         if self.exchanges:
             collectives = self.exchanges.lap()
+            called = self.exchanges.last.called
             self.exchanges.counted(collectives, in_window=counted)
         self.num_steps += 1
         self._samples += consumed.samples_drawn or consumed.samples_entered
-        self._recorder.step(_record, self.num_steps, window, counted, notes, consumed, collectives)
+        self._recorder.step(_record, self.num_steps, window, counted, notes, consumed, collectives, called)
         self._heartbeat.beat(self.num_steps, self._samples, end_ns)
         if counted:
             self._durations.append(end_ns - notes.begin_ns)
@@ -93,7 +94,7 @@ class StepLog:
 
 
 def _record(  # noqa: PLR0917 - by place it takes less of a step
-    step: int, window: int, counted: bool, notes: Notes, consumed: Counted, collectives: int | None
+    step: int, window: int, counted: bool, notes: Notes, consumed: Counted, collectives: int | None, called: int | None
 ) -> StepRecord:
     return StepRecord(
         step=step,
@@ -110,4 +111,5 @@ def _record(  # noqa: PLR0917 - by place it takes less of a step
         samples_handed=consumed.samples_handed,
         reconciled=consumed.reconciled,
         collectives=collectives,
+        called=called,
     )

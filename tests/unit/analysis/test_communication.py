@@ -97,10 +97,14 @@ def share(cores: int = 2, budget: Breakdown = TRACED, **fields: Any) -> Figure:
     return removable(launch(traced(WAITING), traced(budget, index=1, **fields)), cores).total
 
 
-def timed(ways: Conversion, **fields: Any) -> Figure:
-    """Return the share of two ranks that distribute themselves, of whose steps collectives take 10 ms on the clock."""
+def timed(ways: Conversion, counts: Mapping[str, int | None] | None = None, **fields: Any) -> Figure:
+    """Return the share of two ranks that distribute themselves, of whose steps collectives take 10 ms on the clock.
+
+    `counts`: of the collectives of each step, where Python does not call all.
+    """
     both = (traced(traced_runs.breakdown(100, 25, comm=25), index=index, **fields) for index in (0, 1))
     clocked = [waiting(with_conversion(of, ways), 0.10) for of in both]
+    clocked = [replace(of, steps=tuple(replace(step, **counts or {}) for step in of.steps)) for of in clocked]
     return removable(launch(*clocked, mode="native"), 2).total
 
 
@@ -156,6 +160,12 @@ class TestRemovableShare:
     ) -> None:
         """The trace has 25 ms of it in a step, and none beside computing; the clock has 10."""
         assert timed(ways).value == pytest.approx(expected)
+
+    @pytest.mark.parametrize(
+        "counts", [{"called": 7}, {"called": None}, {"collectives": None}, {"called": None, "collectives": None}]
+    )
+    def test_the_clock_does_not_show_what_python_does_not_call(self, counts: dict[str, int | None]) -> None:
+        assert timed(in_way("fsdp2"), counts).value == pytest.approx(0.25)
 
     @pytest.mark.parametrize(("ways", "handling"), [(in_way("fsdp2"), 0.0), (by_hand(), 0.18)])
     def test_what_hooks_wait_for_is_on_the_clock(self, ways: Conversion, handling: float) -> None:

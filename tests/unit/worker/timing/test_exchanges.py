@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -55,15 +56,15 @@ def test_collectives_of_every_group_are_counted(exchanges: Exchanges) -> None:
     dist.all_reduce(torch.ones(2))
     dist.broadcast(torch.ones(2), 0, group=other)
     dist.barrier()
-    assert exchanges.lap() == 3
-    assert exchanges.lap() == 0
+    assert (exchanges.lap(), exchanges.last.called) == (3, 3)
+    assert (exchanges.lap(), exchanges.last.called) == (0, 0)
 
 
 def test_without_arms_calls_are_counted_and_timed_and_no_more(exchanges: Exchanges, phases: PhaseClock) -> None:
     exchanges.looks = False
     exchanges.lap()
     dist.all_reduce(torch.ones(2))
-    assert exchanges.lap() == 1
+    assert (exchanges.lap(), exchanges.last.called) == (1, 1)
     assert phases.lap().phases_ns()[COMMUNICATION] > 0
     assert not exchanges.sites
     exchanges.is_on = True  # in the step that is looked at closely
@@ -75,7 +76,20 @@ def test_what_the_reducer_exchanges_is_counted_too(exchanges: Exchanges) -> None
     model = DistributedDataParallel(nn.Linear(2, 2))
     exchanges.lap()
     model(torch.ones(1, 2)).sum().backward()
-    assert exchanges.lap() == 1
+    assert (exchanges.lap(), exchanges.last.called) == (1, 0)
+
+
+def test_python_does_not_call_what_operators_and_other_threads_exchange(
+    exchanges: Exchanges, phases: PhaseClock
+) -> None:
+    phases.belongs_here()
+    exchanges.lap()
+    assert dist.group.WORLD is not None
+    functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD).sum()
+    thread = threading.Thread(target=dist.barrier)
+    thread.start()
+    thread.join()
+    assert (exchanges.lap(), exchanges.last.called) == (2, 0)
 
 
 def test_time_in_collectives_is_a_phase_of_its_own(exchanges: Exchanges, phases: PhaseClock) -> None:
