@@ -418,6 +418,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         own_code: where the script was seen most between loading, forward, backward and update; empty: it was not
             traced, or never seen there.
         call_tree: what the training thread was seen at in the traced steps; empty: it was not traced.
+        trace_lost: why the trace that was made could not be kept; None: it was, or none was made.
         cpu: None: no window was measured to its end.
         clock: the host's monotonic clock and unix time at one moment, in ns: events are in the former, traces in the
             latter.
@@ -450,6 +451,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     hand_offs: tuple[HandOff, ...] = ()
     own_code: tuple[LineShare, ...] = ()
     call_tree: tuple[CallNode, ...] = ()
+    trace_lost: str | None = None
     cpu: CpuUse | None = None
     clock: tuple[int, int] | None = None
     protected_by: str = ""

@@ -289,14 +289,22 @@ def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
     if launch.traced is not None and launch.traced.status in ("ok", "inactive"):
         took = units.seconds(_wall_s(launch.traced))
         yield f"training ended before its trace: the mode was launched once more for that alone, in {took}"
+    if any(rank.digest for rank in launch.ranks):
+        yield from _lost_traces(launch)
     if launch.is_taken_whole:
         yield EDGES_ARE_STEADY
     if num_left_out:
         yield LEFT_OUT.format(units.count(num_left_out, "launch"))
 
 
+def _lost_traces(launch: Launch) -> Iterator[str]:
+    for rank in launch.ranks:
+        if rank.record is not None and rank.record.trace_lost is not None:
+            yield f"the trace of rank {rank.index} could not be kept: {rank.record.trace_lost}"
+
+
 def _why_untraced(launch: Launch, spec: RunSpec) -> str:
-    """Return why the script left no time for the trace that was asked for; empty where there is one, or time was over.
+    """Return why there is no trace though one was asked for; empty where there is one, or time was over.
 
     For the latter the conversion has a warning.
     """
@@ -307,6 +315,8 @@ def _why_untraced(launch: Launch, spec: RunSpec) -> str:
     if launch.traced is not None:
         ended = launch.traced.reason or f"it was {launch.traced.status}"
         return f"training ended before its trace, and the launch for the trace alone left none: {ended}"
+    if lost := next(_lost_traces(launch), ""):
+        return lost
     if any(rank.record and rank.record.ending in ("returned", "moved on") for rank in launch.ranks):
         num_steps = min(len(rank.steps) for rank in launch.ranks)
         ended = f"training ended after {units.count(num_steps, 'step')}"

@@ -364,7 +364,12 @@ class Conductor:
         """Stop what may still be running: profilers and the recorder."""
         tracer, self._tracer = self._tracer, None  # one that cannot be stopped is not stopped again
         if tracer is not None:
-            tracer.stop()
+            try:
+                tracer.stop()
+            except Exception as error:  # such as a full disk
+                if not self._measured:
+                    raise
+                self._parts.report.lost_trace(error)
             self._parts.report.saw_own_code(tracer.own_code(), tracer.call_tree())
         self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()

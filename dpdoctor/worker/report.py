@@ -118,6 +118,10 @@ class Report:
         """Note at which lines the script spends its time between the phases of a step, and all calls of its steps."""
         self._record = replace(self._record, own_code=found, call_tree=calls)
 
+    def lost_trace(self, error: Exception) -> None:
+        """Note why a trace that was made could not be kept."""
+        self._record = replace(self._record, trace_lost=f"{type(error).__name__}: {error}")
+
     def warn(self, text: str) -> None:
         """Note something about the script that the reader must know; once is enough."""
         if text not in self._warnings:

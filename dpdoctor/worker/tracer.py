@@ -57,12 +57,20 @@ class Tracer:
         self._own_code.step_ended()
 
     def stop(self) -> None:
-        """Stop the profiler, and keep what it recorded, if it came to record anything."""
+        """Stop the profiler, and keep what it recorded, if it came to record anything.
+
+        Raises:
+            Exception: what was recorded cannot be written or read; a trace that may hold secrets is removed.
+        """
         self._own_code.stop()
         self._phases.mark(None)
         self._profile.stop()
         if self._path.exists():
-            rundir.redact_trace(self._path)
+            try:
+                rundir.redact_trace(self._path)
+            except Exception:
+                self._path.unlink()
+                raise
             digest = digest_file(self._path, comm_kernels=self._comm_kernels)
             rundir.write_whole(self._directory / rundir.DIGEST, rundir.encode(digest))
 

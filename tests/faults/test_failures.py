@@ -39,6 +39,25 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def test_a_trace_that_cannot_be_kept_costs_no_other_figure(profile, tmp_path):
+    script = tmp_path / "train.py"
+    planted = """
+from dpdoctor.worker import tracer
+
+def full(path, **_):
+    raise OSError("planted")
+
+tracer.digest_file = full
+"""
+    script.write_text(planted + (SCRIPTS / "wild_trains_later.py").read_text())
+    done = profile(str(script), "--modes", "ddp", "--no-baseline", *LONG, "--trace-steps", "3", args=["0"])
+    assert done.exit_code == 0, done.output
+    mode = done.mode("ddp")
+    assert (mode["status"], mode["step"]["value"] > 0) == ("ok", True)
+    assert mode["trace_reason"] == "the trace of rank 0 could not be kept: OSError: planted"
+    assert "could not be kept: OSError: planted" in " ".join(done.output.split())
+
+
 @pytest.mark.parametrize(
     ("how", "modes", "said", "where"),
     [

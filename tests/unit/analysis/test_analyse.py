@@ -21,6 +21,7 @@ from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, S
 from tests.builders import runs, traced_runs
 from tests.builders.records import ahead, even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
+from tests.builders.traced_cases import digest
 
 
 def single(*launches: Launch, **spec: object) -> ModeSummary:
@@ -220,6 +221,18 @@ class TestVariedBatches:
 def test_why_there_is_no_trace_of_what_ended_before_it(num_steps: int, go_on: bool, ended: str) -> None:
     mode = single(launch(even_rank(100, num_steps=num_steps, ending="returned")), go_on=go_on)
     assert mode.trace_reason == f"training ended after {num_steps} steps, {ended}"
+
+
+def test_a_trace_that_could_not_be_kept_is_told_where_it_is_missing() -> None:
+    lost = [even_rank(100, index=i, world_size=2, trace_lost="OSError: no space left") for i in range(2)]
+    said = "the trace of rank {} could not be kept: OSError: no space left"
+    mode = analyse(run({"ddp": [launch(*lost, mode="ddp")]}, {"ddp": 2})).summary.modes["ddp"]
+    assert mode.trace_reason == said.format(0)
+    assert not mode.conversion.warnings
+    one = [replace(lost[0], digest=digest()), lost[1]]
+    mode = analyse(run({"ddp": [launch(*one, mode="ddp")]}, {"ddp": 2})).summary.modes["ddp"]
+    assert not mode.trace_reason
+    assert said.format(1) in mode.conversion.warnings
 
 
 class TestEpoch:
