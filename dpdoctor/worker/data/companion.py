@@ -8,9 +8,11 @@ memory, the cores and the locks that they share: it has to be tried in place.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -43,6 +45,9 @@ LEFT_OPEN = (
 )
 SILENT = "a loader process that was started beside the training handed nothing over within {}"
 _TIMED_OUT = "DataLoader timed out"
+
+# Copies of datasets with a `__del__`, which might release what the script's own still use: they outlive the script.
+_KEPT: list[Dataset[Any]] = []
 
 # Begins to iterate a loader of ours, whose batches are recorded as those of the script's loader of that number. Returns
 # torch's iterator and what takes the next batch over from it.
@@ -111,7 +116,7 @@ class Companion:
         timeout = min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s))
         of_workers = {"prefetch_factor": setting.prefetch_factor, "timeout": timeout} if setting.num_workers else {}
         apart = ApartLoader(
-            _copy(loader.dataset) if self._fetches_here else loader.dataset,
+            _copy(loader.dataset, {}) if self._fetches_here else loader.dataset,
             num_workers=setting.num_workers,
             batch_sampler=_OnAndOn(made_up(loader, BATCHES)),
             collate_fn=loader.collate_fn,
@@ -154,6 +159,7 @@ class Companion:
         if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
             self._iterator._shutdown_workers()
         self._iterator = self._next = None
+        _empty_kept()
         if self._fetches_here and self._failure is None and (held := self._held.shared()):
             self._failure = LEFT_OPEN.format(held=held)
         return self._failure
@@ -162,19 +168,34 @@ class Companion:
         return (FAILED_HERE if self._fetches_here else FAILED).format(error=last_line(error))
 
 
-def _copy(dataset: Dataset[Any]) -> Dataset[Any]:
+def _copy(dataset: Dataset[Any], copies: dict[int, Dataset[Any]]) -> Dataset[Any]:
     """Return a copy, also of datasets in it, so that the script's own keep nothing that is opened at the first item.
 
-    What cannot be copied is returned itself.
+    `copies`: those made so far, by the id of what they are of, as several may refer to one. What cannot be copied is
+    returned itself.
     """
-    try:
+    if id(dataset) in copies:
+        return copies[id(dataset)]
+    copies[id(dataset)] = dataset
+    with contextlib.suppress(Exception):  # a dataset of the script's may raise anything
+        own = vars(dataset)
         copied = copy.copy(dataset)
-        for name, held in vars(copied).items():
-            if isinstance(held, Dataset):
-                vars(copied)[name] = _copy(held)
-    except Exception:  # noqa: BLE001 - a dataset of the script's may raise anything
-        return dataset
-    return copied
+        if vars(copied) is not own:
+            copies[id(dataset)] = copied
+            if hasattr(type(copied), "__del__"):
+                _KEPT.append(copied)
+            for name, held in vars(copied).items():
+                if isinstance(held, Dataset):
+                    vars(copied)[name] = _copy(held, copies)
+    return copies[id(dataset)]
+
+
+def _empty_kept() -> None:
+    """Let go of what copies hold, so that what they opened themselves is closed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a file was not closed before
+        for copied in _KEPT:
+            vars(copied).clear()
 
 
 def _with_numbers_kept(fetch: Callable[[], Any]) -> Callable[[], Any]:

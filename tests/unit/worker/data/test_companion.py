@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -299,6 +300,61 @@ def test_of_a_file_that_stays_open_by_a_fetch_of_the_training_thread_it_is_said_
     tried.begin(WITHOUT_WORKERS)
     tried.take(2)
     assert tried.end() == LEFT_OPEN.format(held=f"{tmp_path}/items.bin is open")
+
+
+class Owner(Items):
+    """Items of a directory that goes with them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        path.mkdir()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        assert self.path.exists()
+        return super().__getitem__(index)
+
+    def __del__(self) -> None:
+        self.path.rmdir()
+
+
+@pytest.mark.parametrize("wrapped", [lambda items: items, lambda items: Subset(items, range(50))])
+def test_what_the_scripts_dataset_releases_at_its_end_is_not_released_before(
+    rig: Rig, tmp_path: Path, wrapped: Any
+) -> None:
+    items = Owner(tmp_path / "items")
+    tried = Tried(rig, wrapped(items), num_workers=1)
+    tried.begin(WITHOUT_WORKERS)
+    tried.take(2)
+    assert tried.end() is None
+    gc.collect()
+    assert items.path.exists()
+
+
+def test_datasets_that_refer_to_each_other_are_copied_once_each() -> None:
+    first, *others = own = [Items() for _ in range(3)]
+    first.left, first.right = others  # type: ignore[attr-defined]
+    for each in others:
+        each.above, each.most = first, others[0]  # type: ignore[attr-defined]
+    copied: Any = companions._copy(first, {})
+    copies = [copied, copied.left, copied.right]
+    assert not {id(each) for each in copies} & {id(each) for each in own}
+    assert all(each.above is copied and each.most is copied.left for each in copies[1:])
+    assert first.left is others[0]  # type: ignore[attr-defined]
+
+
+class Only(Items):
+    """Its copies are itself."""
+
+    def __copy__(self) -> Only:
+        return self
+
+
+def test_a_dataset_that_gives_itself_for_a_copy_stays_as_it_was() -> None:
+    only, inner = Only(), Items()
+    only.inner = inner  # type: ignore[attr-defined]
+    assert companions._copy(only, {}) is only
+    assert only.inner is inner  # type: ignore[attr-defined]
 
 
 class Parted(Items):
