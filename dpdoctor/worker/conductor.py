@@ -44,13 +44,12 @@ REPLACED = (
     "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
     "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
 )
-# An optimizer that evaluates its closure more often in one step does all the training, as L-BFGS with a large max_iter.
-MOST_EVALUATED = 100
-IN_A_LOOP = "give max_iter=20 or so, and call step in a loop"
-NOT_RETURNED = f"optimizer.step has evaluated its closure {{}} times, last at {{}}, and has not returned: {IN_A_LOOP}"
-IN_ONE_STEP = (
-    f"the script ended after {{}}; in the last one optimizer.step evaluated its closure {{}} times: {IN_A_LOOP}"
-)
+# An optimizer that runs more backward passes in one step does all the training in it, as L-BFGS with a large max_iter,
+# or its closure accumulates the gradients of as many batches.
+MOST_PASSES = 100
+IN_A_LOOP = "if it evaluates its closure that often, give max_iter=20 or so, and call step in a loop"
+NOT_RETURNED = f"optimizer.step has run {{}} backward passes, last at {{}}, and has not returned: {IN_A_LOOP}"
+IN_ONE_STEP = f"its last optimizer.step ran {{}} backward passes: {IN_A_LOOP}; else "
 LEFT_BEHIND = (
     "the script trains one model after another, each with an optimizer that it built then. Those that no optimizer "
     "holds any more may yet be trained again, so dpdoctor keeps them: {} so far, and figures of memory include them"
@@ -95,7 +94,7 @@ class Conductor:
         self._queued_before_ns = 0
         self._queued_ns: int | None = None
         self._replaced = 0
-        self._evaluated_ns = 0
+        self._first_pass_ns = 0
         self.has_moved_on = False
         parts.watch.entered.is_on = first.kind == "warmup"
 
@@ -121,22 +120,22 @@ class Conductor:
         if done == segment.skip:
             self._open()
 
-    def evaluated(self, time_budget_s: float) -> None:
-        """A backward pass of a closure ended: stop where its step alone has taken as long as all training may.
+    def passed_in_step(self, time_budget_s: float) -> None:
+        """A backward pass in an optimizer's step ended: stop where that step has taken as long as all training may.
 
-        All ranks ask at the same evaluations, and go by the clock of rank 0.
+        All ranks ask after the same passes, and go by the clock of rank 0.
         """
-        parts, num_evaluated = self._parts, self._parts.counter.num_evaluated
-        if num_evaluated == 1:
-            self._evaluated_ns = parts.clock()
-        if not num_evaluated or num_evaluated % MOST_EVALUATED:
+        parts, num_passes = self._parts, self._parts.counter.num_passes
+        if num_passes == 1:
+            self._first_pass_ns = parts.clock()
+        if num_passes % MOST_PASSES:
             return
-        is_over = parts.clock() - self._evaluated_ns > 1e9 * time_budget_s
+        is_over = parts.clock() - self._first_pass_ns > 1e9 * time_budget_s
         if not parts.agreement.gather([int(is_over)])[0][0]:
             return
         if self._measured:
             parts.ending.stop("ok")
-        parts.ending.stop("failed", NOT_RETURNED.format(f"{num_evaluated:,}", lines.caller()))
+        parts.ending.stop("failed", NOT_RETURNED.format(f"{num_passes:,}", lines.caller()))
 
     def _optimizer_replaced(self) -> None:
         """The optimizer whose steps count is another one from now on; go on where it trains what was wrapped."""
@@ -352,11 +351,10 @@ class Conductor:
         parts.recorder.flush()
         if self._measured:
             return "ok", None
-        steps = units.count(parts.steplog.num_steps, "step")
-        if parts.counter.num_evaluated > MOST_EVALUATED:
-            return "failed", IN_ONE_STEP.format(steps, f"{parts.counter.num_evaluated:,}")
+        steps, num_passes = units.count(parts.steplog.num_steps, "step"), parts.counter.num_passes
+        in_one_step = IN_ONE_STEP.format(f"{num_passes:,}") if num_passes > MOST_PASSES else ""
         return "failed", (
-            f"the script ended after {steps}, before a window could be measured; "
+            f"the script ended after {steps}, before a window could be measured; {in_one_step}"
             "let it train longer (more epochs or data), or give --warmup and --steps that fit in, such as 10 and 20"
         )
 

@@ -68,7 +68,7 @@ class Observer(ABC):
     _times_exchanges = False
     _before_backward: Callable[[Any, bool, bool], None] | None = None
     _on_built: Callable[[], None] | None = None
-    _closure_evaluated: Callable[[], None] | None = None
+    _passed_in_step: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -283,8 +283,8 @@ class Observer(ABC):
         self._tally.copied(storages(tensor), live_storages(copy))
 
     def _after_backward(self) -> None:
-        optimizers, passes, under_way = self._optimizers, self._mode.passes, self._counter.under_way
-        self._tally.backward(in_step=bool(under_way))
+        optimizers, passes = self._optimizers, self._mode.passes
+        self._tally.backward(in_step=bool(self._counter.under_way))
         self._watch.backward_ended()
         passes.num_ended += 1
         if self._wrapping.awaited:
@@ -293,8 +293,8 @@ class Observer(ABC):
             passes.with_step = optimizers.in_backward_at
             self._wrapping.without_optimizer |= not optimizers.any_seen
             optimizers.backward_ended()
-        if under_way and self._closure_evaluated is not None:
-            self._closure_evaluated()
+        if self._counter.backward_ended() and self._passed_in_step is not None:
+            self._passed_in_step()
 
     def _trains_nothing(self, optimizer: str) -> None:
         passes = f"{hooks.MOST_IDLE} steps, each after a backward pass"

@@ -172,8 +172,8 @@ class Rank(Observer):
             self._seeds_apart = False
             self._seeding.draw_apart()
 
-    def _closure_evaluated(self) -> None:
-        self._conductor.evaluated(self._task.spec.recording.time_budget_s)
+    def _passed_in_step(self) -> None:
+        self._conductor.passed_in_step(self._task.spec.recording.time_budget_s)
 
     def _on_step(self) -> None:
         if self._wrapping.routed:

@@ -114,6 +114,7 @@ class Rig:
         if not self.optimizers.any_seen:
             self.wrapping.without_optimizer = True
         self.optimizers.backward_ended()
+        self.counter.backward_ended()
 
     def on_step(self) -> None:
         self.wrapping.step_ended()

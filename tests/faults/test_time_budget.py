@@ -24,8 +24,8 @@ def test_slow_scripts_are_measured_within_the_budget_and_say_what_gave_way(profi
 @pytest.mark.parametrize(
     ("often", "budget_s", "said"),
     [
-        (10_000_000, "2", "times, last at {script}:28, and has not returned: give max_iter=20"),
-        (150, "60", "after 1 step; in the last one optimizer.step evaluated its closure 150 times"),
+        (10_000_000, "2", "backward passes, last at {script}:28, and has not returned: if it evaluates"),
+        (150, "60", "its last optimizer.step ran 150 backward passes: if it evaluates its closure"),
     ],
 )
 def test_one_step_that_does_all_the_training_is_told_to_be_many(profile, often, budget_s, said):

@@ -180,10 +180,9 @@ class Optimizers:
         kwargs: Mapping[str, Any] | None = None,
         *,
         scaled: bool = False,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A step begins; return other arguments for one with a closure, whose evaluations are counted."""
+    ) -> None:
         if torch.compiler.is_dynamo_compiling():
-            return None
+            return
         self._check()
         known = self._known.get(id(optimizer)) or self._meet(optimizer)
         if not self._has_trained:
@@ -199,11 +198,6 @@ class Optimizers:
             self.in_backward_at = lines.caller()
         if known.index not in self._stepped:
             self._stepped[known.index] = type(optimizer).__name__
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], _Closure(args[1], self._counter), *args[2:]), dict(kwargs or {})
-        if kwargs and callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": _Closure(kwargs["closure"], self._counter)}
-        return None
 
     def _idles(self, optimizer: Optimizer) -> None:
         """A step is to change nothing, although a backward pass came before it, and nothing was trained yet."""
@@ -246,18 +240,6 @@ class Optimizers:
         self._counter.enter(first)
         if self._counter.leave(first):
             self._on_step()
-
-
-class _Closure:
-    """Stands in for a closure and counts its evaluations, once where a step hands it on to that of its base class."""
-
-    def __init__(self, closure: Callable[..., Any], counter: StepCounter) -> None:
-        self._evaluate: Callable[..., Any] = closure._evaluate if isinstance(closure, _Closure) else closure
-        self._counter = counter
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._counter.num_evaluated += 1
-        return self._evaluate(*args, **kwargs)
 
 
 def _does_nothing(optimizer: Optimizer, arguments: Iterable[Any]) -> bool:

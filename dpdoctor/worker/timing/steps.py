@@ -22,7 +22,7 @@ class StepCounter:
     the reference without talking. A GradScaler's step encloses its optimizer's and counts even when it skips it.
 
     Attributes:
-        num_evaluated: how often the closure of the step that began last was evaluated.
+        num_passes: how many backward passes ran inside of the step that began last, as its closure was evaluated.
         under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
         num_replaced: how often an optimizer that the script built later took the place of the reference, or an older
             one that outlives those which are built for each batch. `replaced_after`: the steps of the one before it.
@@ -38,7 +38,7 @@ class StepCounter:
         self._others = 0
         self._inside = 0
         self._built = self._built_before = self._longest_silence = 0
-        self.num_replaced = self.replaced_after = self.num_evaluated = 0
+        self.num_replaced = self.replaced_after = self.num_passes = 0
         self.reference: int | None = None
 
     def built(self, optimizer: int) -> None:
@@ -54,7 +54,13 @@ class StepCounter:
         if token in self.under_way:
             del self.under_way[self.under_way.index(token) :]
         self.under_way.append(token)
-        self.num_evaluated = 0
+        self.num_passes = 0
+
+    def backward_ended(self) -> bool:
+        """A backward pass ended; return whether it ran inside of a step."""
+        in_step = bool(self.under_way)
+        self.num_passes += in_step
+        return in_step
 
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""

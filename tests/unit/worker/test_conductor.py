@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +35,7 @@ from dpdoctor.worker.timing.steplog import HookCost, StepLog
 from tests.builders.rig import Rig
 
 STEP_NS = 10_000_000
+BUDGET_NS = 60_000_000_000
 
 
 class QuietEnding(Ending):
@@ -146,6 +147,11 @@ class Conducted(Rig):
 
     def on_step(self) -> None:
         self.conductor.on_step()
+
+    def after_backward(self) -> None:
+        super().after_backward()
+        if self.counter.under_way:
+            self.conductor.passed_in_step(BUDGET_NS * 1e-9)
 
     def train(self, num_steps: int, *, inside_a_module: bool = True) -> None:
         """Be the script: take so many steps, or fewer when told to stop."""
@@ -315,16 +321,48 @@ def test_a_script_that_ends_too_soon_says_so(conducted: Conducted, num_steps: in
     assert said in (reason or "")
 
 
+class Often(torch.optim.SGD):
+    """Evaluates its closure many times in one step."""
+
+    def step(self, closure: Callable[[int], None]) -> None:  # type: ignore[override]
+        for number in range(300):
+            closure(number)
+
+
+@pytest.mark.parametrize(
+    "passes_in",
+    [lambda _: 1, lambda number: int(number > 0), lambda number: 1 - number % 2, lambda _: 2],
+    ids=["each", "all but the first", "every second", "two in each"],
+)
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_step_that_does_not_return_is_ended_by_its_own_time_whatever_its_evaluations_run(
+    conducted: Conducted, passes_in: Callable[[int], int], is_over: bool
+) -> None:
+    weight = nn.Parameter(torch.ones(()))
+    optimizer = Often([weight], lr=0.1)
+    conducted.clock.tick(10 * BUDGET_NS)
+
+    def closure(number: int) -> None:
+        for _ in range(passes_in(number)):
+            conducted.clock.tick(BUDGET_NS // (90 if is_over else 1000))
+            weight.backward()
+
+    with pytest.raises(Stop) if is_over else contextlib.nullcontext():
+        optimizer.step(closure)
+    assert conducted.ending.status == ("failed" if is_over else None)
+    assert not is_over or "has run 100 backward passes" in (conducted.ending.reason or "")
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_ranks_leave_a_step_that_does_not_return_together_by_the_clock_of_the_first(
     conducted: Conducted, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(conducted.meetings, "gather", lambda mine: asked.extend(mine) or [[int(is_over)], mine])
-    for num_evaluated in (0, 1, 99, 101, 100):
-        conducted.counter.num_evaluated = num_evaluated
-        with pytest.raises(Stop) if is_over and num_evaluated == 100 else contextlib.nullcontext():
-            conducted.conductor.evaluated(time_budget_s=60)
+    for num_passes in (1, 99, 101, 100):
+        conducted.counter.num_passes = num_passes
+        with pytest.raises(Stop) if is_over and num_passes == 100 else contextlib.nullcontext():
+            conducted.conductor.passed_in_step(time_budget_s=60)
     assert (conducted.ending.status, asked) == ("failed" if is_over else None, [0])
 
 
