@@ -296,9 +296,9 @@ class Observer(ABC):
         if self._counter.backward_ended() and self._passed_in_step is not None:
             self._passed_in_step()
 
-    def _trains_nothing(self, optimizer: str) -> None:
+    def _trains_nothing(self, optimizers: tuple[str, ...]) -> None:
         passes = f"{hooks.MOST_IDLE} steps, each after a backward pass"
-        self._fail(f"no parameter of {optimizer} had a gradient in {passes}{self._mode.why_apart()}")
+        self._fail(f"no parameter of {' or '.join(optimizers)} had a gradient in {passes}{self._mode.why_apart()}")
 
     def _blame(self, error: BaseException) -> str:
         """Note which ablations may have made the script raise, and return them as `_suspect` does."""

@@ -74,7 +74,7 @@ class Rig:
         self.clock = HandClock(1)
         self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
         self.watch = Watch(self.phases, self.tally)
-        self.idle: list[str] = []
+        self.idle: list[tuple[str, ...]] = []
         self.optimizers = hooks.Optimizers(
             self.counter,
             self.phases,

@@ -39,8 +39,8 @@ class Optimizers:
     `on_step` is called when a step of the reference optimizer has ended, and the backward pass in which it was taken,
     if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, and for
     every optimizer's outermost step, and once for all that were taken in one backward pass, which are one step. `check`
-    is called when a step begins, `on_built` when an optimizer or a copy of one was built, `on_idle` with its class when
-    backward passes have left no gradient to any optimizer in MOST_IDLE steps.
+    is called when a step begins, `on_built` when an optimizer or a copy of one was built, `on_idle` with the classes
+    of those that stepped when backward passes have left no gradient to any optimizer in MOST_IDLE steps.
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
@@ -57,7 +57,7 @@ class Optimizers:
         on_any_step: Callable[[], None],
         *,
         on_built: Callable[[], None] | None = None,
-        on_idle: Callable[[str], None] | None = None,
+        on_idle: Callable[[tuple[str, ...]], None] | None = None,
     ):
         self._counter = counter
         self._phases = phases
@@ -74,8 +74,9 @@ class Optimizers:
         self._in_graph: list[Optimizer] = []
         # Whether a step was taken that may have trained something.
         self._has_trained = False
-        # Steps that changed nothing after a backward pass, and how many passes had begun by the last of them.
-        self._num_idle = self._passes_by_idle = 0
+        # Who took steps that changed nothing after a backward pass, and how many passes had begun by the last of them.
+        self._idle: list[str] = []
+        self._passes_by_idle = 0
         self.any_seen = False
         self.in_backward: list[int] = []
         self.in_backward_at = ""
@@ -201,9 +202,10 @@ class Optimizers:
 
     def _idles(self, optimizer: Optimizer) -> None:
         """A step is to change nothing, although a backward pass came before it, and nothing was trained yet."""
-        self._num_idle, self._passes_by_idle = self._num_idle + 1, self._phases.num_passes
-        if self._num_idle == MOST_IDLE and self._on_idle is not None:
-            self._on_idle(type(optimizer).__name__)
+        self._idle.append(type(optimizer).__name__)
+        self._passes_by_idle = self._phases.num_passes
+        if len(self._idle) == MOST_IDLE and self._on_idle is not None:
+            self._on_idle(tuple(dict.fromkeys(self._idle)))
 
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
         if torch.compiler.is_dynamo_compiling():

@@ -122,7 +122,14 @@ def test_backward_passes_that_leave_an_optimizer_without_gradients_are_told(rig:
     idle(optimizer, hooks.MOST_IDLE - 1)
     assert rig.idle == []
     idle(optimizer, 2)
-    assert (rig.idle, rig.num_steps) == (["Adam"], 0)
+    assert (rig.idle, rig.num_steps) == ([("Adam",)], 0)
+
+
+def test_all_that_stepped_without_gradients_are_named(rig: Rig) -> None:
+    first, second = (of(nn.Linear(1, 1).parameters()) for of in (SGD, Adam))
+    idle(first, hooks.MOST_IDLE - 1)
+    idle(second, 1)
+    assert rig.idle == [("SGD", "Adam")]
 
 
 def test_what_idles_before_it_trains_or_beside_what_trains_is_not_told(rig: Rig) -> None:
