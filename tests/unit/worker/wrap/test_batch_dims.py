@@ -202,6 +202,15 @@ def test_a_model_that_returns_other_rows_is_called_with_parts_of_samples(
     assert rows(run, x) == expected
 
 
+def test_micro_batches_in_one_buffer_are_told_apart() -> None:
+    dims, model, buffer = BatchDims(), Model(lambda _, x: x.sum()), torch.empty(NODES, WIDTH)
+    for values in torch.randn(2, NODES, WIDTH):
+        given = dims.given(model, buffer.copy_(values))
+        with given.looking():
+            given.returned(model(buffer))
+        assert given.rows() == Rows(NODES)
+
+
 def test_two_dimensions_of_one_size_need_no_word() -> None:
     assert rows(lambda m, x: m.embed(x), torch.ones(TIME, TIME, dtype=torch.long)) == Rows(TIME)
 

@@ -39,6 +39,24 @@ def test_rows_that_are_there_again_are_counted(sample: torch.Tensor) -> None:
     assert views.times(torch.cat([sample] * 3)) == expected, "rows that many others are like tell nothing"
 
 
+@pytest.mark.parametrize("num_rows", [16, 64, 65, 100])
+@pytest.mark.parametrize("number", [2, 4, 6, 10, 16])
+def test_all_copies_of_rows_are_counted(num_rows: int, number: int) -> None:
+    rows = torch.randn(num_rows, 20)
+    assert views.times(rows.repeat(number, 1)) == number
+    assert views.times(torch.cat([rows, noisy(rows)]).repeat(number, 1)) == 0
+
+
+GRIDS = [torch.cartesian_prod(torch.rand(several).sort().values, torch.linspace(0, 1, 50)) for several in (2, 8)]
+
+
+@pytest.mark.parametrize("grid", [*GRIDS, torch.cat([GRIDS[0], torch.zeros(100, 1)], 1)])
+def test_coordinates_of_a_grid_are_no_views(grid: torch.Tensor) -> None:
+    assert views.times(grid) == 1
+    assert views.times(grid.repeat(3, 1)) == 3
+    assert views.times(grid + 0.001 * torch.randn_like(grid)) == 0, "rows that differ as if noise were added"
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
