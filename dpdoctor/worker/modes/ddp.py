@@ -68,8 +68,9 @@ class DDP(Mode):
         self.wrappers: list[DistributedDataParallel] = []
         self._hooks: list[Callable[..., Any]] = []
         self._broadcasts: dict[int, _Broadcasts] = {}
-        # A module in which unused parameters are looked for and what it returned without a tensor, by their classes.
-        self._returns_none: tuple[str, str] | None = None
+        # Modules in which unused parameters are looked for, by id, and what the last forward of each returned without a
+        # tensor that needs a gradient: both by their classes.
+        self._return_none: dict[int, tuple[str, str]] = {}
 
     def convert(self, module: nn.Module, how: WrapOptions) -> Callable[..., Any]:
         """Return the wrapper; its constructor gives all ranks rank 0's parameters and buffers."""
@@ -141,19 +142,20 @@ class DDP(Mode):
         return call
 
     def _look_into(self, output: Any, module: nn.Module) -> None:
-        """Note what a module returned where the wrapper finds no tensor in it."""
+        """Note what a module returned last where the wrapper finds no tensor in it."""
         from torch.nn.parallel.distributed import _find_tensors  # not public, but what the wrapper itself looks with
 
+        self._return_none.pop(id(module), None)
         if not any(tensor.requires_grad for tensor in _find_tensors(output)):
-            self._returns_none = type(module).__name__, type(output).__name__
+            self._return_none[id(module)] = type(module).__name__, type(output).__name__
 
     def explain(self, error: BaseException, line: str) -> str | None:
         """Return which backward passes DistributedDataParallel cannot follow, where it says that it cannot."""
         why = self.why_apart()
         if why and _LOST_COUNT.search(str(error)):
             return f"{UNSYNCHRONISED}{why} (raised at {line})"
-        if self._returns_none and _LOST_COUNT.search(str(error)):
-            return RETURNS_NONE.format(*self._returns_none, line)
+        if self._return_none and _LOST_COUNT.search(str(error)):
+            return RETURNS_NONE.format(*next(iter(self._return_none.values())), line)
         names = self._without_gradient(error)
         if not names:
             return None

@@ -49,3 +49,32 @@ def test_a_hook_is_told_where_it_acts_on_a_parameter_that_the_wrapper_reduces() 
     DDP().convert(model, options(ignored=frozenset({"average.weight"}), warn=told.append))
     (hook,) = [text for text in told if "registered on the parameter" in text]
     assert "registered on the parameter trained.weight (register_hook), acts on each rank's own gradient" in hook
+
+
+class Halves(nn.Module):
+    """A model that leaves a layer out; while it is `deciding` it returns classes."""
+
+    deciding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.used = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x).argmax(1) if self.deciding else self.used(x)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_what_the_last_forward_returned_tells_why_gradients_are_lost() -> None:
+    mode, model, x = DDP(), Halves(), torch.rand(8, 4)
+    mode.passes = Passes()
+    call = converted(mode, model, options(has_unused=True))
+    lost = RuntimeError("Expected to mark a variable ready only once.")
+    model.deciding = True
+    call(x)
+    told = mode.explain(lost, "train.py:3")
+    assert told is not None
+    assert "what Halves returns, of class Tensor, has none that needs a gradient" in told
+    model.deciding = False
+    call(x).sum().backward()
+    assert mode.explain(lost, "train.py:3") is None
