@@ -96,21 +96,20 @@ class Asked:
     """Which code, other than torch, asks for the rank that is hidden from it, here or in a process that is forked."""
 
     def __init__(self) -> None:
+        # Begins with its weight: processes that were forked before somebody asked are to know that, too.
         self._told = _Shared()
-        self._weight = 0
 
     def by(self) -> str:
         """Return the script's first line that asked, else the first library with the line that called it."""
-        return self._told.get()
+        return self._told.get()[1:]
 
     def note(self, asking: FrameType) -> None:
         """Note who asks; the script's own line says more than a library, of which many ask in order to log."""
         is_own = lines.is_users(asking.f_code.co_filename)
-        weight = 2 if is_own else 1
-        if weight > self._weight:
-            self._weight = weight
+        weight = "2" if is_own else "1"
+        if weight > self._told.get()[:1]:
             at = lines.caller()
-            self._told.set(at if is_own else f"{_package(asking)} ({at})")
+            self._told.set(f"{weight}{at if is_own else f'{_package(asking)} ({at})'}")
 
     def watch_environment(self, patches: Patches) -> None:
         """Note who reads a variable that is hidden; reading others takes no longer."""

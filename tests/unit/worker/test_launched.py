@@ -123,6 +123,25 @@ def test_a_loader_worker_that_asks_for_the_rank_is_known(grouped: launched.Asked
     assert grouped.by() == f"{__file__}:{Asks.__iter__.__code__.co_firstlineno + 1}"
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_was_forked_before_the_script_asked_leaves_its_line(grouped: launched.Asked) -> None:
+    context = mp.get_context("fork")
+    has_asked = context.Event()
+
+    def ask_later() -> None:
+        has_asked.wait()
+        of_library("dist.is_initialized()")()
+
+    process = context.Process(target=ask_later)
+    process.start()
+    dist.is_initialized()
+    line = grouped.by()
+    has_asked.set()
+    process.join()
+    assert line.startswith(f"{__file__}:")
+    assert grouped.by() == line
+
+
 @pytest.mark.usefixtures("grouped")
 def test_the_environment_may_be_copied_and_changed() -> None:
     os.environ["SOME_NAME"] = "1"
