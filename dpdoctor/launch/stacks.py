@@ -37,8 +37,9 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def is_exchanging(self) -> bool:
-        """Return whether it is of torch.distributed: who stands there exchanges something with other ranks."""
-        return self._is_in(*(Path(folder, "distributed") for folder in _torch()))
+        """Return whether it is of torch.distributed or DDP: who stands there exchanges something with other ranks."""
+        ddp = [str(Path(folder, "nn", "parallel", "distributed.py")) for folder in _torch()]
+        return self.file in ddp or self._is_in(*(Path(folder, "distributed") for folder in _torch()))
 
     @property
     def is_fsdps(self) -> bool:

@@ -315,11 +315,17 @@ GATHER = f"exec(compile('def gather(): stand(sleep)', '{TORCH}/distributed/fsdp/
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
-    [("stand(sleep)", watch.EQUALLY), (GATHER, f"{watch.EQUALLY} {watch.CALLED_EQUALLY}")],
+    ("file", "call", "said"),
+    [
+        ("distributed/distributed_c10d.py", "stand(sleep)", watch.EQUALLY),
+        ("nn/parallel/distributed.py", "stand(sleep)", watch.EQUALLY),
+        ("distributed/distributed_c10d.py", GATHER, f"{watch.EQUALLY} {watch.CALLED_EQUALLY}"),
+    ],
 )
-def test_where_all_ranks_exchange_more_time_is_not_advised(start: Start, tmp_path: Path, call: str, said: str) -> None:
-    ranks = [hanging(start, tmp_path, f"{TORCH}/distributed/distributed_c10d.py", f"{SLEEP}{call}") for _ in range(2)]
+def test_where_all_ranks_exchange_more_time_is_not_advised(
+    start: Start, tmp_path: Path, file: str, call: str, said: str
+) -> None:
+    ranks = [hanging(start, tmp_path, f"{TORCH}/{file}", f"{SLEEP}{call}") for _ in range(2)]
     assert str(watch.outcome_of_hang(ranks, [0], 8.0).reason).endswith(f". {said}")
     ranks.append(hanging(start, tmp_path, f"{TORCH}/nn/functional.py", f"{SLEEP}stand(sleep)"))  # it may be only slow
     assert str(watch.outcome_of_hang(ranks, [0], 8.0).reason).endswith(watch.MORE_TIME)
