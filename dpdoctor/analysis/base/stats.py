@@ -192,12 +192,14 @@ def calibrated(figure: Figure, spread: float | None) -> Figure:
     """Return the figure of one launch with an interval that holds between launches; None: nothing is known of those.
 
     `spread` is the half width of the 95% interval in which launches lie, relative. It adds to what the windows of the
-    launch say, in squares.
+    launch say, in squares, on each side of the value.
     """
     if spread is None or figure.value is None or figure.scope != "run":
         return figure
-    half = math.hypot(half_width(figure), spread * figure.value)
-    return replace(figure, low=max(0.0, figure.value - half), high=figure.value + half, scope="calibrated")
+    above = half_width(figure)
+    below = figure.value - figure.low if figure.low else above  # one of zero may have been cut off there
+    low, high = (math.hypot(half, spread * figure.value) for half in (below, above))
+    return replace(figure, low=max(0.0, figure.value - low), high=figure.value + high, scope="calibrated")
 
 
 def scaled(figure: Figure, factor: float) -> Figure:

@@ -30,6 +30,10 @@ class TestCalibrated:
         found = stats.calibrated(figure(10, 3), 0.4)
         assert (found.low, found.high, found.scope) == (5, 15, "calibrated")
 
+    def test_each_side_of_an_interval_keeps_its_own_width(self) -> None:
+        found = stats.calibrated(Figure(value=2.0, low=1.6, high=5.0, n=3, unit="x"), 0.15)
+        assert (found.low, found.high) == pytest.approx((1.5, 2 + (9 + 0.09) ** 0.5))
+
     def test_a_launch_without_an_interval_of_its_own_gets_one(self) -> None:
         found = stats.calibrated(Figure(value=10, n=1, unit="s"), 0.1)
         assert (found.low, found.high) == (9, 11)
