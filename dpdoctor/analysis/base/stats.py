@@ -122,7 +122,9 @@ def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: 
     # The residuals add up to zero, so their standard deviation is their root mean square.
     residuals = (amounts - value * weights) / weights.mean()
     half = student_t(n - 1) * float(np.std(residuals, ddof=1)) / math.sqrt(n)
-    return Figure(value=value, low=value - half, high=value + half, n=n, unit=unit)
+    # A ratio of what is never below zero, such as times, is not either.
+    low = value - half if amounts.min() < 0 else max(0.0, value - half)
+    return Figure(value=value, low=low, high=value + half, n=n, unit=unit)
 
 
 def median_interval(values: Sequence[float], unit: str, *, reason: str = "nothing was measured") -> Figure:

@@ -100,7 +100,9 @@ class TestRatioOfTotals:
         # standard deviation is 8 * sqrt(2), so the half width is t(0.975, 1) * 8 = 12.7062 * 8 = 101.6496.
         found = stats.ratio_of_totals([(20, 1), (180, 4)], "samples/s")
         assert (found.value, found.n, found.unit, found.scope) == (40, 2, "samples/s", "run")
-        assert (found.low, found.high) == pytest.approx((40 - 101.6496, 40 + 101.6496), abs=1e-3)
+        assert (found.low, found.high) == pytest.approx((0, 40 + 101.6496), abs=1e-3)  # a rate is never below zero
+        signed = stats.ratio_of_totals([(-20, 1), (-180, 4)], "s")
+        assert (signed.low, signed.high) == pytest.approx((-40 - 101.6496, -40 + 101.6496), abs=1e-3)
 
     @given(PARTS)
     def test_it_is_the_sum_over_the_sum_whatever_the_windows(self, parts: list[tuple[float, float]]) -> None:
@@ -118,7 +120,7 @@ class TestRatioOfTotals:
     ) -> None:
         alike = [(amount, weight) for amount, _ in parts]
         found, plain = stats.ratio_of_totals(alike, "x"), stats.mean_interval(rates(alike), "x")
-        for one, other in ((found.value, plain.value), (found.low, plain.low), (found.high, plain.high)):
+        for one, other in ((found.value, plain.value), (found.low, max(0.0, plain.low)), (found.high, plain.high)):
             assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
 
     @given(st.lists(st.floats(min_value=0.01, max_value=100), min_size=2))
