@@ -143,11 +143,12 @@ class Issued:
     kept: int = 0
     kept_elements: int = 0
     num_bytes: int = 0
-    each: Counter[tuple[int, int, int, int]] = field(default_factory=Counter)
+    each: dict[tuple[int, int, int, int], int] = field(default_factory=dict)  # a Counter takes three calls to make
 
     def add(self, other: Issued) -> None:
         """Add those of one more step."""
-        self.each[other.collectives or 0, other.kept, other.payload, other.dropped] += 1
+        numbers = other.collectives or 0, other.kept, other.payload, other.dropped
+        self.each[numbers] = self.each.get(numbers, 0) + 1
         self.steps += other.steps
         is_known = self.collectives is not None and other.collectives is not None
         self.collectives = (self.collectives or 0) + (other.collectives or 0) if is_known else None
