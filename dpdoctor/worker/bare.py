@@ -130,6 +130,7 @@ class Bare:
         self._num_measured = 0
         self._at_edge = False
         self._last_ns = self._clock()
+        self._refusal = launched.ChildRefusal(Patches(for_children=True))
         self._watch()
 
     def _watch(self) -> None:
@@ -175,7 +176,7 @@ class Bare:
         except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            said = launched.looked_for(error, script.raised_at(error))
+            said = self._refusal.reason or launched.looked_for(error, script.raised_at(error))
             self._left(said or script.failure(error) + self._protection.hint(error))
         else:
             self._left("")
@@ -258,7 +259,10 @@ class Bare:
         if self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW and not torch.cuda.is_available():
             self._close(self._last_ns, complete=True)
         if not reason and not self._num_measured:
-            reason = f"the script ended after {self._recorder.num_steps} steps, before a window could be measured"
+            steps = self._recorder.num_steps
+            reason = (None if steps else self._refusal.reason) or (
+                f"the script ended after {steps} steps, before a window could be measured"
+            )
         with contextlib.suppress(Stop):
             self._ending.stop("failed" if reason else "ok", reason or None)
 
