@@ -57,6 +57,9 @@ UNTOLD = "What a step consists of was not measured"
 # In a mode's remark, the seconds that would have been enough.
 _BUDGET = re.compile(r"give --time-budget (\d+)")
 _SHARE = re.compile(r"[\d.]+%")
+# Rules whose cause is there where they cannot tell: only its cost is unknown.
+_COMMUNICATION = "communication"
+_UNTOLD = {"exposed_communication": _COMMUNICATION, "cpu_oversubscription": "more threads than cores"}
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 _SIGNS = {"measured": "", "predicted": "~", "at most": AT_MOST}
 
@@ -229,26 +232,26 @@ def _nothing(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
 
 
 def _untold(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
-    """Return in a clause that neither trace nor ablation told what communication costs; empty: one did, or it is none.
+    """Return in a clause of which known causes neither trace nor ablation told what they cost; empty: of none.
 
     With the budget that would have left them time, where a mode's remark tells it.
     """
-    found = [name for name in leading if _is_untold(run, name)]
+    causes = [cause for rule, cause in _UNTOLD.items() if any(_is_untold(run, rule, name) for name in leading)]
+    found = [name for name in leading if any(_is_untold(run, rule, name) for rule in _UNTOLD)]
     if not found:
         return ""
     remarks = [text for name in found if (of := leading[name].conversion) for text in of.warnings]
     budgets = [match[1] for text in remarks if (match := _BUDGET.search(text))]
     # Where time was not what they lacked, the skipped checks say what would do.
     how = f": give --time-budget {max(budgets, key=int)}" if budgets else ""
-    return f"What communication costs under {listed([mode_label(name) for name in found])} was not measured{how}"
+    costs = "costs" if causes == [_COMMUNICATION] else "cost"
+    return f"What {listed(causes)} {costs} under {listed([mode_label(name) for name in found])} was not measured{how}"
 
 
-def _is_untold(run: RunSummary, mode: str) -> bool:
-    """Return whether the rule about communication had nothing to go by in a mode."""
+def _is_untold(run: RunSummary, rule: str, mode: str) -> bool:
+    """Return whether a rule had nothing to go by in a mode."""
     known = [*_withheld_as(run, OURS), *_withheld_as(run, MAY_BE_NOTHING)]
-    return any(
-        one.rule == "exposed_communication" and one.mode == mode and one not in known for one in run.inconclusive
-    )
+    return any(one.rule == rule and one.mode == mode and one not in known for one in run.inconclusive)
 
 
 def _doubt(run: RunSummary, doubtful: Sequence[Inconclusive]) -> str:

@@ -126,6 +126,17 @@ class TestAnswer:
         assert answer("single", "no trace shows it").startswith("Nothing was found")
         assert answer("ddp", OURS.format("5.0%")).startswith("No finding stands clear")
 
+    def test_threads_beyond_the_cores_whose_cost_nobody_measured_are_not_called_nothing(self) -> None:
+        def answer(*rules: str) -> str:
+            said = tuple(Inconclusive(rule=rule, mode="ddp", reason="an ablation would tell") for rule in rules)
+            found = runs.cpu_run()
+            return screen(replace(found, summary=replace(found.summary, inconclusive=said))).answer
+
+        told = "more threads than cores cost under ddp was not measured; "
+        assert answer("cpu_oversubscription").startswith(f"What {told}")
+        both = answer("exposed_communication", "cpu_oversubscription")
+        assert both.startswith(f"What communication and {told}")
+
     def test_of_the_part_that_bounds_the_largest_share_comes_first_though_another_rule_tells_what_to_do(self) -> None:
         found = runs.cpu_run()
         modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
