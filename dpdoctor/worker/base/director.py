@@ -314,17 +314,19 @@ class Director:
     def _fitting_steps(self, facts: Facts, skip: int = 1) -> int:
         """Return the steps of a full window: fewer than usual, or none, where the time runs out.
 
-        Fewer windows are better than many of a step each, in which the script may have done nothing but evaluate.
+        Fewer windows are better than many of a step each, in which the script may have done nothing but evaluate, or
+        ranks exchanged nothing: only where no window was measured yet may one hold less than a turn of that.
         """
         usual = self._num_steps(FULL, facts)
         if self._recording.steps:
             return usual if self._window_s(FULL, facts) <= self._most_left_s(facts) or not self.num_windows else 0
         left = self._most_left_s(facts) / max(self._pace_s(), 1e-6)
+        least = min(usual, max(LEAST_STEPS_OF_SLOW, facts.period))
         for rounds in range(max(1, self._windows_needed()), 0, -1):
             fitting = int(left / rounds) - skip
-            if fitting >= min(usual, LEAST_STEPS_OF_SLOW):
-                return min(usual, fitting)
-        return max(0, min(usual, int(left) - skip))
+            if fitting >= least:
+                return min(usual, fitting // facts.period * facts.period)
+        return 0 if self.num_windows and facts.period > 1 else max(0, min(usual, int(left) - skip))
 
     def _trace_steps(self, facts: Facts) -> int:
         """Return the steps to trace: as many as asked for, fewer where steps are slow, none where time has run out."""

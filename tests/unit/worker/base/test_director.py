@@ -31,6 +31,7 @@ def plan(
     ablations: tuple[str, ...] = (FULL,),
     prefetch: int = 0,
     num_workers: int = 0,
+    period: int = 1,
     num_kept: int = 0,
     changed: Callable[[int], bool] = lambda _: False,
     unfit: Callable[[int], tuple[str, ...]] = lambda _: (),
@@ -58,6 +59,7 @@ def plan(
             elapsed_s=elapsed_s + in_vain_s,
             lost_s=in_vain_s,
             num_workers=num_workers,
+            period=period,
             unfit=unfit(len(segments)),
             reference_changed=segment.kind == "warmup" and changed(len(segments)),
         )
@@ -332,6 +334,16 @@ def test_each_ablation_has_windows_as_long_as_its_own_steps_need() -> None:
 def test_a_window_holds_whole_turns_of_the_workers(num_workers: int, num_steps: int) -> None:
     segments, _ = plan(Recording(), repeat(0.1), num_workers=num_workers)
     assert {w.num_steps for w in measured(segments)} == {num_steps}
+
+
+@pytest.mark.parametrize(
+    ("step_s", "period", "lengths"), [(0.1, 8, [8, 8, 8]), (0.2, 16, [16]), (0.3, 8, [8]), (0.5, 20, [2])]
+)
+def test_windows_for_which_time_runs_out_hold_whole_turns_of_what_ranks_exchange(
+    step_s: float, period: int, lengths: list[int]
+) -> None:
+    segments, _ = plan(Recording(time_budget_s=10, rounds=3), repeat(step_s), period=period)
+    assert [w.num_steps for w in measured(segments)] == lengths
 
 
 recordings = st.builds(
