@@ -44,6 +44,10 @@ from dpdoctor.worker.stored import LostError, Stored
 from dpdoctor.worker.timing.exchanges import Exchanges
 
 NEVER_TRAINED = "this process made a process group, and ended without a training step"
+BY_BACKWARD = (
+    "; rank {} has no optimizer, so that its steps end with its backward passes: where others wait for what it exchanges "
+    "after them, as a parameter server does, the script cannot be observed"
+)
 LATE_GROUP = "the script made a process group after {} training steps that it took without one"
 
 
@@ -229,7 +233,8 @@ class Native(Observer):
             if exchanges is not None:
                 exchanges.is_on = self._heartbeat.stage == "proof"
         except LostError as error:
-            self._let_go(f"the ranks do not meet any more: {error}")
+            why = "" if self._optimizers.any_seen else BY_BACKWARD.format(self._where.rank)
+            self._let_go(f"the ranks do not meet any more: {error}{why}")
         except Stop:
             if not self._task.spec.go_on:
                 raise

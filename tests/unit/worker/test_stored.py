@@ -84,6 +84,15 @@ def test_nobody_waits_for_ever():
     assert clock() - begin_s == pytest.approx(LEAST_WAIT_S, rel=0.1)
 
 
+def test_whoever_comes_too_late_learns_that_the_other_gave_up():
+    first, second, _ = pair()
+    with pytest.raises(LostError, match="rank 1 did not come within"):
+        first.gather([0])
+    first.leave(2)
+    with pytest.raises(LostError, match="rank 0 left after 2 steps"):
+        second.gather([0])
+
+
 def test_what_took_longer_is_waited_for_longer():
     first, second, clock = pair()
     clock.now_s += 100
