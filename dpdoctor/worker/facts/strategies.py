@@ -143,7 +143,8 @@ def of_run(at_proof: tuple[Strategy, ...], exchanges: Exchanges) -> tuple[Strate
         return (*at_proof, Strategy(name=NOTHING, facts=f"no collective was issued in {steps}"))
     if 2 * exchanges.num_exchanging < exchanges.num_steps:
         told = f"something is exchanged in {exchanges.num_exchanging} of {steps}"
-        return (*at_proof, Strategy(name=NOW_AND_THEN, facts=f"{told}; calls are those of a step in which it is"))
+        of_which = "calls are those of a step in which it is" if exchanges.kinds else "which calls do it was not seen"
+        return (*at_proof, Strategy(name=NOW_AND_THEN, facts=f"{told}; {of_which}"))
     return at_proof
 
 

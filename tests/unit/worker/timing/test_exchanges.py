@@ -158,6 +158,20 @@ def test_what_is_exchanged_in_no_step_or_in_few_is_said(
 
 
 @pytest.mark.parametrize(
+    ("looked_at", "told"), [({"all_reduce": 4}, "calls are those of a step in which it is"), ({}, "was not seen")]
+)
+def test_calls_that_were_not_looked_at_are_not_said_to_be_told(
+    phases: PhaseClock, looked_at: dict[str, int], told: str
+) -> None:
+    seen = Exchanges(phases)
+    seen.kinds.update(looked_at)
+    for collectives in (0, 0, 0, 4):
+        seen.counted(collectives)
+    (found,) = strategies.of_run((), seen)
+    assert found.facts.endswith(told)
+
+
+@pytest.mark.parametrize(
     ("per_step", "is_told"),
     [([0, 0, 5, 0, 0, 5, 0, 0, 5], False), ([0, 0, 0, 0, 5, 0, 0, 0, 0], True), ([1, 1, 1, 1, 1, 1, 1, 1, 1], False)],
 )
