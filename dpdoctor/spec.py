@@ -339,6 +339,10 @@ def asks_for_several(launcher: Sequence[str]) -> bool:
 
 # The directory of a launch whose ranks the script, or a launcher of the user's, starts.
 NATIVE_VARIABLE = "DPDOCTOR_NATIVE"
+# The directory of a rank that runs the script itself: what else the script starts is to be no rank.
+REFUSAL_VARIABLE = "DPDOCTOR_REFUSAL"
+# What goes first on the import path of interpreters that either of them is to reach.
+INJECT = Path(__file__).parent / "inject"
 # Asks such a rank for its stacks: SIGUSR1 and SIGUSR2 may be the script's, or its scheduler's.
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 # nn.DataParallel's `device_ids`, in the numbers of its process; unset where it has no devices to choose from.

@@ -1,1 +1,1 @@
-"""What goes first on the import path of a command that starts its own ranks: it reaches their processes."""
+"""What goes first on the import path of a command that starts its own ranks, and of all that a script starts."""

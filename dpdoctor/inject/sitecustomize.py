@@ -11,8 +11,9 @@ TYPE_CHECKING = False  # typing costs each interpreter some ms
 if TYPE_CHECKING:
     from typing import Any
 
-# The directory of the launch; spec.NATIVE_VARIABLE, which is not imported here.
-VARIABLE = "DPDOCTOR_NATIVE"
+# The directory of the launch, or of the rank whose script starts this process; spec.NATIVE_VARIABLE and
+# spec.REFUSAL_VARIABLE, which are not imported here.
+VARIABLE, REFUSAL = "DPDOCTOR_NATIVE", "DPDOCTOR_REFUSAL"
 TORCH = "torch"
 
 
@@ -30,8 +31,8 @@ def note(directory: str, text: str) -> None:
 class _AfterTorch:
     """A finder that lays the tripwires once torch was executed; libraries that ask for its spec execute nothing."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: str, lay: "Any") -> None:
+        self._directory, self._lay = directory, lay
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Return the spec that the other finders have, with a loader that does so; None for other modules."""
@@ -52,7 +53,7 @@ class _AfterTorch:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                self._try(_lay_tripwires)
+                self._try(self._lay)
 
         loader.exec_module = execute_and_watch
 
@@ -73,6 +74,12 @@ def _lay_tripwires(directory: str) -> None:
     tripwires.set_up(directory, note)
 
 
+def _refuse_groups(directory: str) -> None:
+    from dpdoctor.worker import tripwires
+
+    tripwires.refuse_groups(directory)
+
+
 def _run_theirs() -> None:
     """Run the sitecustomize that Python would have found without this one."""
     own = sys.modules.pop(__name__)
@@ -88,10 +95,12 @@ def _run_theirs() -> None:
 def _begin() -> None:
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [entry for entry in sys.path if entry != here]
-    directory = os.environ.get(VARIABLE)
+    directory, refusing = os.environ.get(VARIABLE), os.environ.get(REFUSAL)
     if directory:
         note(directory, "started")
-        sys.meta_path.insert(0, _AfterTorch(directory))
+        sys.meta_path.insert(0, _AfterTorch(directory, _lay_tripwires))
+    elif refusing:
+        sys.meta_path.insert(0, _AfterTorch(refusing, _refuse_groups))
     _run_theirs()
 
 

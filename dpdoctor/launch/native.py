@@ -29,7 +29,7 @@ from dpdoctor.launch.processes import RankProcess, absolute_python_path
 from dpdoctor.launch.progress import Progress
 from dpdoctor.launch.tidy import tidy
 from dpdoctor.launch.watch import Hope, LaunchOutcome, Patience
-from dpdoctor.spec import BASELINE, NATIVE_VARIABLE, NO_WALL, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
+from dpdoctor.spec import BASELINE, INJECT, NATIVE_VARIABLE, NO_WALL, STACKS_SIGNAL, TASK_VARIABLE, WorkerTask
 
 PERIOD_S = 0.25
 # Once all ranks have recorded what they must, a parent of theirs may wait for them for ever, or begin others.
@@ -45,7 +45,6 @@ STACKS_S = 1.0
 # Between SIGTERM and SIGKILL.
 END_GRACE_S = 2.0
 
-INJECT = Path(__file__).parents[1] / "inject"
 WALLED = "dpdoctor.worker.walled"
 NO_WALL_TEXT = (
     "this machine lets dpdoctor put no wall between the script's processes and your files ({}). Give --allow-writes to "

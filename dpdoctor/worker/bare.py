@@ -130,7 +130,7 @@ class Bare:
         self._num_measured = 0
         self._at_edge = False
         self._last_ns = self._clock()
-        self._refusal = launched.ChildRefusal(Patches(for_children=True))
+        self._refusal = launched.ChildRefusal(Patches(for_children=True), directory)
         self._watch()
 
     def _watch(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import mmap
@@ -12,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -23,7 +25,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.spec import AMONG, DISTRIBUTES_ITSELF, SPAWNS, TASK_VARIABLE, starts_its_ranks
+from dpdoctor.spec import (
+    AMONG,
+    DISTRIBUTES_ITSELF,
+    INJECT,
+    REFUSAL_VARIABLE,
+    SPAWNS,
+    TASK_VARIABLE,
+    starts_its_ranks,
+)
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 
@@ -166,23 +176,40 @@ def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[s
 
 
 class ChildRefusal:
-    """Refuses processes that the script forks a process group of their own, and tells this one: there ranks train.
+    """Refuses processes that the script starts a process group of their own, and tells this one: there ranks train.
+
+    Those that it forks have what is patched here; new interpreters, what sitecustomize finds in their environment.
 
     Attributes:
         reason: for which the script is not converted; None: no process asked for a group.
     """
 
-    def __init__(self, of_children: Patches) -> None:
-        self._told = _Shared()
-        _refuse(of_children, dist, "init_process_group", self._fail)
+    def __init__(self, of_children: Patches, directory: Path) -> None:
+        self._directory = directory
+        _refuse(of_children, dist, "init_process_group", partial(_tell_refusal, directory))
+        os.environ[REFUSAL_VARIABLE] = str(directory)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
 
     @property
     def reason(self) -> str | None:
-        return self._told.get() or None
+        with contextlib.suppress(FileNotFoundError):
+            return (self._directory / rundir.REFUSAL).read_text()
+        return None
 
-    def _fail(self, reason: str) -> NoReturn:
-        self._told.set(reason)
-        raise RuntimeError(reason)
+
+def _tell_refusal(directory: Path, reason: str) -> NoReturn:
+    (directory / rundir.REFUSAL).write_text(reason)
+    raise RuntimeError(reason)
+
+
+def refuse_in_child(directory: Path, world_size: int) -> NoReturn:
+    """Refuse a new interpreter the group that it has made, and tell the rank with this directory why.
+
+    Raises:
+        RuntimeError: always.
+    """
+    what = f"torch.distributed.init_process_group{AMONG}{world_size} ranks,"
+    _tell_refusal(directory, _refusal(what, lines.caller()))
 
 
 def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> None:

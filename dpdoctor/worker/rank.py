@@ -104,7 +104,7 @@ class Rank(Observer):
         """Put every hook in place; the script has not begun."""
         # Never undone: processes that the script forks live on while it unwinds.
         of_children = Patches(for_children=True)
-        self._refusal = launched.ChildRefusal(of_children)
+        self._refusal = launched.ChildRefusal(of_children, self._directory)
         asked = launched.Asked()
         launched.hide_process_group(self._patches, of_children, self._fail, asked)
         self._report.asks_rank = asked.by

@@ -1,5 +1,7 @@
 """Where a process that somebody else started turns out to be a rank: it makes a process group, or an optimizer.
 
+Where the script is converted, what it starts is refused a group instead.
+
 Nothing of the script is changed until then, and what goes wrong in here must not reach it.
 """
 
@@ -76,20 +78,38 @@ class _Watched:
 def set_up(directory: str, note: Note) -> None:
     """Lay the tripwires; `note` tells the launcher a line about this process."""
     watched = _Watched(Path(directory), note)
-    if dist.is_available():
-        from torch.distributed import distributed_c10d
-
-        # Everybody comes by it: init_device_mesh holds a reference to init_process_group that no patch would reach.
-        update = distributed_c10d._update_default_pg
-
-        @functools.wraps(update)
-        def update_and_tell(group: Any) -> None:
-            update(group)
-            if group is not None:
-                watched.group_made()
-
-        distributed_c10d._update_default_pg = update_and_tell  # type: ignore[assignment]
+    _tell_groups(lambda _: watched.group_made())
     Optimizer.__init__ = _telling(Optimizer.__init__, watched)  # type: ignore[method-assign]
+
+
+def refuse_groups(directory: str) -> None:
+    """Refuse this process a group of several ranks, and tell the rank with this directory, whose script started it."""
+
+    def refuse(group: Any) -> None:
+        if group.size() > 1:
+            from dpdoctor.worker import launched
+
+            launched.refuse_in_child(Path(directory), group.size())
+
+    _tell_groups(refuse)
+
+
+def _tell_groups(made: Callable[[Any], None]) -> None:
+    """Call `made` with each default process group."""
+    if not dist.is_available():
+        return
+    from torch.distributed import distributed_c10d
+
+    # Everybody comes by it: init_device_mesh holds a reference to init_process_group that no patch would reach.
+    update = distributed_c10d._update_default_pg
+
+    @functools.wraps(update)
+    def update_and_tell(group: Any) -> None:
+        update(group)
+        if group is not None:
+            made(group)
+
+    distributed_c10d._update_default_pg = update_and_tell  # type: ignore[assignment]
 
 
 def _telling(build: Callable[..., None], watched: _Watched) -> Callable[..., None]:

@@ -36,7 +36,8 @@ if __name__ == "__main__":
     Path("start.pt").write_text("what was here before")
     rendezvous = Path("rendezvous").absolute()
     if "as_processes" in sys.argv:
-        processes = [mp.Process(target=train, args=(rank, world_size, rendezvous)) for rank in range(world_size)]
+        context = mp.get_context("spawn" if "anew" in sys.argv else "fork")
+        processes = [context.Process(target=train, args=(rank, world_size, rendezvous)) for rank in range(world_size)]
         for process in processes:
             process.start()
         for process in processes:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -183,10 +185,12 @@ def test_the_refusal_names_the_command_that_observes_the_script(monkeypatch: pyt
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_why(patches: Patches) -> None:
+def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_why(
+    patches: Patches, tmp_path: Path
+) -> None:
     of_children = Patches(for_children=True)
     try:
-        refusal = launched.ChildRefusal(of_children)
+        refusal = launched.ChildRefusal(of_children, tmp_path)
         launched.hide_process_group(patches, of_children, fail, launched.Asked())
         assert refusal.reason is None
         process = mp.get_context("fork").Process(target=join_two)
@@ -200,6 +204,20 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
     assert re.search(
         r"distributes itself: .*init_process_group, as one of 2 ranks, at .* --modes native$", refusal.reason
     )
+
+
+def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(patches: Patches, tmp_path: Path) -> None:
+    refusal = launched.ChildRefusal(patches, tmp_path)
+    meets = tmp_path / "meets.py"
+    meets.write_text(
+        "import sys, torch.distributed as dist\n"
+        "size, rank = map(int, sys.argv[1:])\n"
+        "dist.init_process_group('gloo', init_method=f'file://{__file__}.{size}', rank=rank, world_size=size)\n"
+    )
+    for size, said in ((1, None), (2, f"init_process_group, as one of 2 ranks, at {meets}:3. ")):
+        ranks = [subprocess.Popen([sys.executable, meets, str(size), str(rank)]) for rank in range(size)]
+        assert [rank.wait() != 0 for rank in ranks] == [said is not None] * size
+        assert refusal.reason is None if said is None else said in (refusal.reason or "")
 
 
 def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
