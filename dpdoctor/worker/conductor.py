@@ -68,6 +68,10 @@ AFTER_ABLATIONS = (
     " Or does it keep a state beside model and optimizer that an ablation could not put back? Then give "
     "--ablations none"
 )
+UNSEEN = (
+    "torch's profiler saw {} of the {} that a step issues: the others, such as those of a communication hook, come "
+    "from threads that it does not see, and are missing in what a step exchanges and in the trace"
+)
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 # So that it is known before a window is measured whether ranks trained on the same samples, and whether they still do.
 TOLD_STEPS_OF_WARMUP = 2
@@ -313,12 +317,20 @@ class Conductor:
             parts.mode, counters, dict(parts.watch.forwards), parts.wrapping.unwrapped(), parts.agreement
         )
         parts.report.proved(checks, counters, self._proof.touched)
+        self._note_unseen(counters)
         failed = next((check for check in checks if check.ok is False), None)
         if failed is not None:
             parts.ending.stop("failed", failed.text)
         parts.wrapping.settle()
         parts.report.write("running")
         return counters
+
+    def _note_unseen(self, counters: Counters) -> None:
+        """Say which collectives of the proof's step are not counted; on a GPU their kernels are seen."""
+        exchanges, seen = self._parts.steplog.exchanges, sum(each.count for each in counters.collectives.values())
+        issued = exchanges.last.collectives if exchanges is not None else None
+        if issued is not None and seen < issued and not torch.cuda.is_available():
+            self._parts.report.warn(UNSEEN.format(seen, units.count(issued, "collective")))
 
     def _nothing_wrapped(self) -> str:
         """Return that no module could be wrapped, and what is known of why or, where nothing is, what may be."""

@@ -45,8 +45,8 @@ from dpdoctor.worker.timing.exchanges import Exchanges
 
 NEVER_TRAINED = "this process made a process group, and ended without a training step"
 BY_BACKWARD = (
-    "; rank {} has no optimizer, so that its steps end with its backward passes: where others wait for what it exchanges "
-    "after them, as a parameter server does, the script cannot be observed"
+    "; rank {} has no optimizer, so that its steps end with its backward passes: where others wait for what it "
+    "exchanges after them, as a parameter server does, the script cannot be observed"
 )
 LATE_GROUP = "the script made a process group after {} training steps that it took without one"
 

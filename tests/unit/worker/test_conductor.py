@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,12 +25,13 @@ from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.base.director import FULL, Director
 from dpdoctor.worker.base.mode import Evidence, Mode
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.conductor import APART, NOTHING_WRAPPED, Conductor
+from dpdoctor.worker.conductor import APART, NOTHING_WRAPPED, UNSEEN, Conductor
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
+from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steplog import HookCost, StepLog
 from tests.builders.rig import Rig
@@ -93,7 +95,9 @@ class Conducted(Rig):
         self.recorder = Recorder(directory, self.clock)
         self.ending = QuietEnding(lambda *_: None, lambda: None)
         heartbeat = Heartbeat(directory, 1, self.clock)
-        steplog = StepLog(self.clock, self.phases, self.tally, self.recorder, heartbeat, hook=HookCost(0, 0))
+        self.steplog = steplog = StepLog(
+            self.clock, self.phases, self.tally, self.recorder, heartbeat, hook=HookCost(0, 0)
+        )
         record = RankRecord(rank=0, world_size=1, pid=1, host="box", device="cpu", backend=None, status="running")
         sources = Sources(
             wrapping=self.wrapping,
@@ -228,6 +232,17 @@ def test_the_proof_settles_the_conversion_and_lets_go_of_the_inputs(conducted: C
     assert record.counters.micro_batches == 1
     assert conducted.watch.inputs == []
     assert nn.Module.__call__ is nn.Module._wrapped_call_impl
+
+
+@pytest.mark.parametrize(("issued", "told"), [(0, []), (3, [UNSEEN.format(0, "3 collectives")])])
+def test_collectives_that_the_profiler_does_not_see_are_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, conducted: Conducted, issued: int, told: list[str]
+) -> None:
+    conducted.steplog.exchanges = exchanges = Exchanges(conducted.phases, times=False)
+    numbers = count(0, issued)
+    monkeypatch.setattr(exchanges, "_sequence_numbers", lambda: next(numbers))
+    conducted.train(6)
+    assert list(rundir.read_json(conducted.directory / rundir.RANK, RankRecord).conversion.warnings) == told
 
 
 def test_a_proof_that_fails_ends_the_mode_before_anything_is_measured(patches: Patches, directory: Path) -> None:
