@@ -27,7 +27,10 @@ def _too_many_threads(facts: ModeFacts, found: Cores) -> Finding | CannotTell | 
     ablation = facts.ablation(ABLATION)
     if ablation is None or ablation.share.value is None or ablation.gain.value is None:
         threads = f"{units.whole(found.threads)} threads on {units.count(found.cores, 'core')}"
-        return CannotTell(reason=f"torch computes with {threads}; the ablation {ABLATION} would tell what that costs")
+        skipped = facts.mode.ablations.get(ABLATION)
+        why = f", and was not measured: {skipped.share.reason}" if skipped else ""
+        told = f"the ablation {ABLATION} would tell what that costs{why}"
+        return CannotTell(reason=f"torch computes with {threads}; {told}")
     if not above_zero(ablation.share) or ablation.share.value < SMALL:
         return None
     share = facts.spec.threads_per_device

@@ -242,8 +242,10 @@ def _untold(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
         return ""
     remarks = [text for name in found if (of := leading[name].conversion) for text in of.warnings]
     budgets = [match[1] for text in remarks if (match := _BUDGET.search(text))]
+    reasons = [one.reason for one in run.inconclusive if one.rule in _UNTOLD and one.mode in found]
     # Where time was not what they lacked, the skipped checks say what would do.
-    how = f": give --time-budget {max(budgets, key=int)}" if budgets else ""
+    longer = f": {LONGER}" if any("--time-budget" in reason for reason in reasons) else ""
+    how = f": give --time-budget {max(budgets, key=int)}" if budgets else longer
     costs = "costs" if causes == [_COMMUNICATION] else "cost"
     return f"What {listed(causes)} {costs} under {listed([mode_label(name) for name in found])} was not measured{how}"
 

@@ -13,7 +13,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.disturbances import OTHERS_USED
 from dpdoctor.records import Conversion
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
-from dpdoctor.report.words.first_screen import UNTOLD, FirstScreen, _of_other_modes, first_screen
+from dpdoctor.report.words.first_screen import LONGER, UNTOLD, FirstScreen, _of_other_modes, first_screen
 from dpdoctor.rules.diagnose import MAY_BE_NOTHING, OURS
 from tests.builders import runs, traced_runs
 from tests.builders.cases import OWN
@@ -128,11 +128,12 @@ class TestAnswer:
 
     def test_threads_beyond_the_cores_whose_cost_nobody_measured_are_not_called_nothing(self) -> None:
         def answer(*rules: str) -> str:
-            said = tuple(Inconclusive(rule=rule, mode="ddp", reason="an ablation would tell") for rule in rules)
+            why = "an ablation would tell, and was not measured: raise --time-budget"
+            said = tuple(Inconclusive(rule=rule, mode="ddp", reason=why) for rule in rules)
             found = runs.cpu_run()
             return screen(replace(found, summary=replace(found.summary, inconclusive=said))).answer
 
-        told = "more threads than cores cost under ddp was not measured; "
+        told = f"more threads than cores cost under ddp was not measured: {LONGER}; "
         assert answer("cpu_oversubscription").startswith(f"What {told}")
         both = answer("exposed_communication", "cpu_oversubscription")
         assert both.startswith(f"What communication and {told}")

@@ -4,6 +4,7 @@ import re
 
 from msgspec.structs import replace
 
+from dpdoctor.analysis import AblationSummary
 from dpdoctor.records import CpuUse, Sample
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.cpu_oversubscription import RULE
@@ -11,11 +12,12 @@ from tests.builders import cases
 from tests.builders.cases import Case
 
 
-def computing(threads: int, ablation: float | None = None, half: float = 0.01) -> Case:
+def computing(threads: int, ablation: float | AblationSummary | None = None, half: float = 0.01) -> Case:
     """Return two ranks on two cores that compute with so many threads each and have two loader processes each."""
     conversion = replace(cases.conversion(num_workers=2), num_threads=threads)
     cpu = CpuUse(cpu_s=1.0, workers_cpu_s=0.0, wall_s=1.0, involuntary_switches=300, num_threads=threads)
-    ablations = {} if ablation is None else {"fair_threads": cases.ablation(ablation, half)}
+    found = cases.ablation(ablation, half) if isinstance(ablation, float) else ablation
+    ablations = {} if found is None else {"fair_threads": found}
     return cases.case("ddp", of=cases.ranks(2, conversion=conversion, cpu=cpu), ablations=ablations)
 
 
@@ -52,6 +54,9 @@ def test_without_the_ablation_it_cannot_tell() -> None:
     found = RULE.check(computing(16))
     assert isinstance(found, CannotTell)
     assert "32 threads on 2 cores" in found.reason
+    skipped = RULE.check(computing(16, cases.skipped("raise --time-budget")))
+    assert isinstance(skipped, CannotTell)
+    assert skipped.reason == f"{found.reason}, and was not measured: raise --time-budget"
 
 
 def test_what_a_quota_costs_is_not_known() -> None:
