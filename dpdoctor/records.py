@@ -200,6 +200,8 @@ PARAMETERS_EQUAL = "parameters equal"
 POINT_TO_POINT = "point to point"
 # Ranks exchange nothing, in no step.
 NOTHING = "none"
+# They exchange something in few steps.
+NOW_AND_THEN = "now and then"
 # Each rank holds a part of every layer, and all of them need the same samples.
 TENSOR_PARALLEL = "tensor parallel"
 
@@ -208,7 +210,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """One way in which a script distributes itself, with its facts in words.
 
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT, TENSOR_PARALLEL; hand-written, what the script exchanges by
-    itself at `line`; now and then, in few steps; NOTHING. Of a hand-written one, `calls` are those of a step,
+    itself at `line`; NOW_AND_THEN; NOTHING. Of a hand-written one, `calls` are those of a step,
     and `in_backward` says whether most of them begin while the backward pass goes on, `of_gradients` whether all come
     in it or after it, before the update. `hook` is ddp's communication hook, if it has one.
     """

@@ -17,7 +17,7 @@ from dpdoctor.analysis.base.windows import NS, RankWindow
 from dpdoctor.analysis.breakdown import part_share, share
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.digest import DeviceStep, Digest
-from dpdoctor.records import ALL_PHASES, COMMUNICATION, HAND_WRITTEN, PHASES, Launch, Strategy
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, HAND_WRITTEN, NOW_AND_THEN, PHASES, Launch, Strategy
 
 NO_TIME = "the traced steps took no time"
 NO_PHASES = "the trace does not say in which phase of a step the host was"
@@ -66,7 +66,7 @@ def _clocked(launch: LaunchFacts) -> Figure | None:
     On a GPU calls return when they are queued. DistributedDataParallel exchanges in its own code, as operators do by
     functional collectives, and what the script begins while the backward pass goes on may be waited for elsewhere.
     """
-    ways = _ways(launch)
+    ways = [way for way in _ways(launch) if way.name != NOW_AND_THEN]
     is_seen = (way.name == FSDP2 or (way.name == HAND_WRITTEN and not way.in_backward) for way in ways)
     if not ways or launch.on_gpu or not all(is_seen) or not _calls_all(launch):
         return None

@@ -128,6 +128,7 @@ class Native(Observer):
         super().__init__(task, where, directory, heartbeat, backend, protection=_protection(task))
         self._strategies: tuple[Strategy, ...] = ()
         self._period = 1
+        self._is_next_looked_at = False
         self._report.strategies = self._strategies_so_far
         self._seeding.is_apart = True  # what is drawn alike and what apart is the script's own affair
         self._keep_stacks()
@@ -231,7 +232,7 @@ class Native(Observer):
                 self._look_at(exchanges)
             self._conductor.on_step()
             if exchanges is not None:
-                exchanges.is_on = self._heartbeat.stage == "proof"
+                exchanges.is_on = self._heartbeat.stage == "proof" or self._is_next_looked_at
         except LostError as error:
             why = "" if self._optimizers.any_seen else BY_BACKWARD.format(self._where.rank)
             self._let_go(f"the ranks do not meet any more: {error}{why}")
@@ -253,9 +254,17 @@ class Native(Observer):
         self._patches.undo()
 
     def _look_at(self, exchanges: Exchanges) -> None:
-        """At the end of the step that is looked at closely: name what the script does to distribute itself."""
+        """At the end of the step that is looked at closely: name what the script does to distribute itself.
+
+        Where only some steps exchange anything, and not this one, the next is looked at, too.
+        """
         exchanges.is_on = False
-        self._period = exchanges.period()
+        is_again = self._is_next_looked_at
+        if not is_again:
+            self._period = exchanges.period()
+        self._is_next_looked_at = self._period > 1 and not exchanges.kinds
+        if is_again and self._is_next_looked_at:
+            return
         trained = sum(unit.trainable_bytes for unit in self._wrapping.records())
         self._strategies = strategies.found(self._wrapping.modules, self._optimizers.alive(), exchanges, trained)
 

@@ -13,14 +13,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from dpdoctor import units
-from dpdoctor.records import HAND_WRITTEN, NOTHING, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
+from dpdoctor.records import HAND_WRITTEN, NOTHING, NOW_AND_THEN, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
 from dpdoctor.worker.base.modules import own_parameters
 from dpdoctor.worker.timing.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or
 # parameters; less is a flag, a loss that is logged, a metric.
 LEAST_SHARE = 0.01
-NOW_AND_THEN = "now and then"
 NO_RHYTHM = (
     "ranks exchange something in few steps, in no rhythm that warm-up showed: windows may hold more or less of it than "
     "the rest of the job, and so may the time of a step. Give --warmup and --steps that hold several rounds"
@@ -40,7 +39,7 @@ def found(
         *(_dp(part) for part in parts if isinstance(part, DataParallel)),
         *(Strategy(name="zero") for o in optimizers if type(o).__name__ == "ZeroRedundancyOptimizer"),
         *_own(exchanges.calls, trained_bytes),
-        *_point_to_point(exchanges.kinds["send"] + exchanges.kinds["recv"]),
+        *_point_to_point(exchanges, trained_bytes),
     )
 
 
@@ -119,7 +118,18 @@ def _own(calls: Sequence[Call], trained_bytes: int) -> list[Strategy]:
     ]
 
 
-def _point_to_point(number: int) -> list[Strategy]:
+def _point_to_point(exchanges: Exchanges, trained_bytes: int) -> list[Strategy]:
+    """Return that ranks send to single others what is not all that they train, once or more often.
+
+    That would be a ring of the script's own, or gossip: each of its ranks trains a whole model.
+    """
+    number, sends = (
+        exchanges.kinds["send"] + exchanges.kinds["recv"],
+        [c for c in exchanges.calls if c.operation == "send"],
+    )
+    sent = sum(call.num_bytes for call in sends)
+    if sent and trained_bytes and not sent % trained_bytes and len(sends) == exchanges.kinds["send"]:
+        return []
     facts = f"{number} sends and receives in a step, as of pipeline parallel stages"
     return [Strategy(name=POINT_TO_POINT, facts=facts)] if number else []
 

@@ -10,7 +10,7 @@ from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE, Traces
 from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
 from dpdoctor.digest import Breakdown, Digest
-from dpdoctor.records import PHASES, Conversion, Launch, Rank
+from dpdoctor.records import NOW_AND_THEN, PHASES, Conversion, Launch, Rank, Strategy
 from tests.builders import records, traced_runs
 from tests.builders.cases import by_hand, in_way, waiting
 from tests.builders.feeding import even_batches, launch, rank
@@ -150,6 +150,8 @@ class TestRemovableShare:
         [
             (by_hand(), 0.10),
             (in_way("fsdp2"), 0.10),
+            (replace(by_hand(), strategies=(*by_hand().strategies, Strategy(name=NOW_AND_THEN))), 0.10),
+            (in_way(NOW_AND_THEN), 0.25),
             (by_hand(in_backward=True), 0.25),
             (in_way("ddp"), 0.25),
             (Conversion(num_threads=1), 0.25),

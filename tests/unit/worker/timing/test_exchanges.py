@@ -18,7 +18,7 @@ from dpdoctor.records import PHASES, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
 from dpdoctor.worker.ablations import _wire as wire
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts import strategies
-from dpdoctor.worker.timing.exchanges import Exchanges
+from dpdoctor.worker.timing.exchanges import Call, Exchanges
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
 
@@ -190,6 +190,17 @@ def test_steps_from_which_an_ablation_takes_the_exchange_do_not_count(phases: Ph
         seen.instead = instead
         seen.counted(collectives)
     assert strategies.of_run((), seen) == ()
+
+
+@pytest.mark.parametrize(("num_bytes", "names"), [(4, []), (8, []), (6, [POINT_TO_POINT])])
+def test_ranks_that_send_all_that_they_train_are_no_stages(
+    phases: PhaseClock, num_bytes: int, names: list[str]
+) -> None:
+    seen = Exchanges(phases)
+    seen.kinds.update(send=1, recv=1)
+    seen.calls = [Call(f"gossip.py:{line}", kind, num_bytes, False) for line, kind in enumerate(("send", "recv"))]
+    found = strategies.found([], [], seen, trained_bytes=4)
+    assert [way.name for way in found] == ["hand-written", "hand-written", *names]
 
 
 def test_stages_that_send_each_other_tensors_are_named(phases: PhaseClock) -> None:
