@@ -67,6 +67,11 @@ class AblationRunner:
         return tuple(self._skipped)
 
     @property
+    def fair_threads(self) -> int:
+        """Return this rank's share of the cores."""
+        return self._context.fair_threads
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Return all ablations, the most important first."""
         return tuple(self._ablations)

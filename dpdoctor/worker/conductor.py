@@ -62,6 +62,7 @@ NO_WINDOW = (
     "--time-budget was over before a window could be measured: {} took {}, with what the script does in between; give "
     "--time-budget {} or so"
 )
+MANY_THREADS = ". Torch computes with {} in each rank, whose share of the cores is {}: OMP_NUM_THREADS={} may be faster"
 # Two of warm-up, the proof, a window of two steps, as profiled steps take longer.
 LEAST_STEPS_TO_A_WINDOW, LEAST_STEPS_OF_A_WINDOW = 8, 2
 AFTER_ABLATIONS = (
@@ -228,7 +229,10 @@ class Conductor:
         # What took so long may come in a few steps only, and early: it comes again.
         enough = math.ceil(max(LEAST_STEPS_TO_A_WINDOW * step_s, facts.elapsed_s + LEAST_STEPS_OF_A_WINDOW * step_s))
         taken = units.count(steps, "step"), units.seconds(facts.elapsed_s)
-        self._parts.ending.stop("failed", NO_WINDOW.format(*taken, enough))
+        threads, fair = torch.get_num_threads(), self._parts.ablation_runner.fair_threads
+        are_many = threads > fair and not torch.cuda.is_available()
+        hint = MANY_THREADS.format(units.count(threads, "thread"), fair, fair) if are_many else ""
+        self._parts.ending.stop("failed", f"{NO_WINDOW.format(*taken, enough)}{hint}")
 
     def _refuse_apart(self) -> None:
         """What held after warm-up must hold when the last window was measured."""

@@ -388,6 +388,19 @@ def test_a_script_without_a_module_fails_at_the_first_edge(conducted: Conducted)
     assert conducted.conductor.script_returned() == ("failed", NOTHING_WRAPPED)
 
 
+@pytest.mark.parametrize(("threads", "is_told"), [(1, False), (4, True)])
+def test_where_no_window_fits_threads_beyond_the_cores_are_named(
+    monkeypatch: pytest.MonkeyPatch, patches: Patches, directory: Path, threads: int, is_told: bool
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    conducted = Conducted(patches, directory, Recording(time_budget_s=0.02))
+    with pytest.raises(Stop):
+        conducted.train(1000)
+    conducted.conductor.close()
+    assert (conducted.ending.reason or "").startswith("--time-budget was over before a window could be measured")
+    assert ("4 threads" in (conducted.ending.reason or "")) == is_told
+
+
 @pytest.mark.parametrize("has_unused", [True, False])
 def test_the_record_says_to_the_end_what_the_mode_was_told(patches: Patches, directory: Path, has_unused: bool) -> None:
     conducted = Conducted(patches, directory, SHORT, has_unused=has_unused)
