@@ -212,7 +212,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT, TENSOR_PARALLEL; hand-written, what the script exchanges by
     itself at `line`; NOW_AND_THEN; NOTHING. Of a hand-written one, `calls` are those of a step,
     and `in_backward` says whether most of them begin while the backward pass goes on, `of_gradients` whether all come
-    in it or after it, before the update. `hook` is ddp's communication hook, if it has one.
+    in it or after it, before the update. `hook` is ddp's communication hook, if it has one, and `buffers` how many
+    tensors it broadcasts before forward passes; None: nobody looked.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     in_backward: bool = False
     of_gradients: bool = False
     hook: str = ""
+    buffers: int | None = None
 
 
 # Of a compiled function that calls a model, in the warning that says so: in a bare launch it runs as it was compiled.

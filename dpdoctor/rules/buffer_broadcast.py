@@ -18,6 +18,9 @@ OPTION, OLDER_OPTION, SINCE = "forward_sync_buffers", "broadcast_buffers", (2, 1
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not facts.communicates or facts.wrapper not in ("ddp", TRACE_MODE):
         return None
+    wrappers = [way for way in facts.ways if way.name == "ddp"]
+    if wrappers and all(way.buffers == 0 for way in wrappers):
+        return None  # a library broadcasts, such as a flag in each step
     counted = facts.mode.counters.collectives.get(OPERATION) if facts.mode.counters else None
     if (reason := _why_unknown(facts, is_counted=counted is not None)) is not None:
         return CannotTell(reason=reason)

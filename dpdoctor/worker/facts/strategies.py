@@ -57,7 +57,10 @@ def _ddp(wrapper: DistributedDataParallel) -> Strategy:
         "static_graph" if wrapper.static_graph else "",
         "gradient_as_bucket_view" if wrapper.gradient_as_bucket_view else "",
     ]
-    return Strategy(name="ddp", facts=", ".join(filter(None, facts)), hook=str(told.get("comm_hook") or ""))
+    option = "forward_sync_buffers" if hasattr(wrapper, "forward_sync_buffers") else "broadcast_buffers"
+    buffers = len(wrapper.modules_buffers) if getattr(wrapper, option) else 0
+    hook = str(told.get("comm_hook") or "")
+    return Strategy(name="ddp", facts=", ".join(filter(None, facts)), hook=hook, buffers=buffers)
 
 
 def _fsdp1(shards: Sequence[FullyShardedDataParallel]) -> list[Strategy]:

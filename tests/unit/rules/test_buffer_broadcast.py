@@ -59,6 +59,13 @@ def test_it_cannot_tell_buffers_from_what_a_script_broadcasts_by_itself() -> Non
     assert "train.py:40" in found.reason
 
 
+@pytest.mark.parametrize(("buffers", "is_found"), [(0, False), (3, True), (None, True)])
+def test_a_flag_that_a_library_broadcasts_in_each_step_is_no_buffer(buffers: int | None, is_found: bool) -> None:
+    conversion = Conversion(strategies=(Strategy(name="ddp", buffers=buffers),))
+    found = RULE.check(case("native", *pair(), counters=COUNTERS, native=OWN, conversion=conversion))
+    assert isinstance(found, Finding) == is_found
+
+
 def test_cost_count_and_line() -> None:
     found = RULE.check(FIRES["inferred"])
     assert isinstance(found, Finding)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,7 +143,16 @@ def test_what_torch_wraps_has_the_scripts_line_too(exchanges: Exchanges) -> None
 def test_wrappers_are_named_with_their_facts(exchanges: Exchanges) -> None:
     model = nn.Sequential(DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True))
     (found,) = strategies.found([model], [], exchanges, trained_bytes=24)
-    assert found == Strategy(name="ddp", facts="1 bucket of 24 B at most, find_unused_parameters")
+    assert found == Strategy(name="ddp", facts="1 bucket of 24 B at most, find_unused_parameters", buffers=0)
+
+
+@pytest.mark.parametrize(("broadcasts", "buffers"), [(True, 3), (False, 0)])
+def test_buffers_that_a_wrapper_broadcasts_are_counted(exchanges: Exchanges, broadcasts: bool, buffers: int) -> None:
+    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    option = {"forward_sync_buffers" if newer else "broadcast_buffers": broadcasts}
+    model = DistributedDataParallel(nn.BatchNorm1d(2), **option)
+    (found,) = strategies.found([model], [], exchanges, trained_bytes=16)
+    assert found.buffers == buffers
 
 
 @pytest.mark.parametrize(
