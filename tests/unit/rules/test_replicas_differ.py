@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
-from dpdoctor.records import HAND_WRITTEN, PARAMETERS_EQUAL, Check, Conversion, Strategy, WrappedModule
+from dpdoctor.records import (
+    HAND_WRITTEN,
+    PARAMETERS_EQUAL,
+    Check,
+    Collective,
+    Conversion,
+    Counters,
+    Strategy,
+    WrappedModule,
+)
 from dpdoctor.rules.replicas_differ import RULE
 from tests.builders import cases
 
@@ -19,17 +30,24 @@ def conversion(*ways: Strategy, check: Check = DIFFER) -> Conversion:
     return Conversion(modules=(UNIT,), strategies=ways, proof=(check,))
 
 
-def native(found: Conversion, world_size: int = 2) -> cases.ModeFacts:
-    return cases.case("native", world_size=world_size, conversion=found)
+def native(found: Conversion, world_size: int = 2, **fields: Any) -> cases.ModeFacts:
+    return cases.case("native", world_size=world_size, conversion=found, **fields)
+
+
+def reducing(num_bytes: int) -> Counters:
+    return Counters(operators=1, collectives={"all_reduce": Collective(count=1, num_bytes=num_bytes)}, inputs=())
 
 
 FIRES = {
     "by hand": native(conversion(BY_HAND)),
+    "by hand, in half the bytes": native(conversion(BY_HAND), counters=reducing(2)),
+    "by hand, with a loss": native(conversion(BY_HAND), counters=reducing(5)),
     "ddp": native(conversion(DDP)),
     "ddp with a hook that averages": native(conversion(replace(DDP, hook="bf16_compress_hook"))),
 }
 SILENT = {
     "equal": native(conversion(BY_HAND, check=EQUAL)),
+    "not all, as those of experts": native(conversion(BY_HAND), counters=reducing(3)),
     "one rank": native(conversion(BY_HAND), 1),
     "sharded": native(conversion(Strategy(name="fsdp2"))),
     "hybrid": native(conversion(DDP, Strategy(name="zero"))),
