@@ -247,6 +247,13 @@ class Native(Observer):
         if self._steplog.num_steps == 1:
             _spare_descendants()
 
+    def _after_backward(self) -> None:
+        """Where a module trained that holds nothing of the optimizers', they step copies or shards of what it holds."""
+        is_awaited = bool(self._wrapping.awaited)
+        super()._after_backward()
+        if self._optimizers.any_seen and not (is_awaited or self._wrapping.modules):
+            self._wrapping.by_copies = True
+
     def _take_hooks_away(self) -> None:
         """Leave of us only what the script has put hooks of its own around, which lets everything pass."""
         self._wrapping.settle()

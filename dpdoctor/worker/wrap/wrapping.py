@@ -85,6 +85,8 @@ class Wrapping:
 
     Attributes:
         awaited: parts of which the end of a backward pass is to tell more.
+        by_copies: the optimizers hold copies or shards of what is trained, such as weights in full precision; whatever
+            requires a gradient is.
         made_anew: Conversion's.
         routed: methods that stand for their model's call, with the ids of their modules.
         uncalled: methods that stand for their model's call since a step before, like Model.loss, and were not called.
@@ -116,7 +118,7 @@ class Wrapping:
         self._by_parts: set[int] = set()
         self._released: set[int] = set()
         self.routed: set[tuple[int, str]] = set()
-        self.without_optimizer = False
+        self.without_optimizer = self.by_copies = False
         self.has_unused = False
         self.made_anew = ""
         self.warnings: list[str] = []
@@ -172,6 +174,8 @@ class Wrapping:
         optimizers = self._optimizers()
         if not optimizers:
             return lambda parameter: self.without_optimizer and parameter.requires_grad
+        if self.by_copies:
+            return lambda parameter: parameter.requires_grad
         held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         return lambda parameter: id(parameter) in held
 

@@ -92,6 +92,27 @@ def test_the_first_step_is_that_of_the_optimizer_at_which_the_process_became_a_r
     assert len(steps.read_text().splitlines()) == ENOUGH - 1
 
 
+COPIES = """
+copies = [torch.nn.Parameter(p.detach().clone()) for p in model.parameters()]
+optimizer = torch.optim.SGD(copies, lr=0.1)
+for _ in range(100):
+    model.zero_grad()
+    model(torch.ones(4, 3)).mean().backward()
+    for copy, p in zip(copies, model.parameters()):
+        copy.grad = p.grad.clone()
+    optimizer.step()
+    with torch.no_grad():
+        for copy, p in zip(copies, model.parameters()):
+            p.copy_(copy)
+"""
+
+
+def test_a_model_is_seen_of_whose_parameters_an_optimizer_holds_copies(observe: Observe, tmp_path: Path) -> None:
+    done = observe(COPIES)
+    assert (done.returncode, record(tmp_path).status) == (0, "ok"), done.stderr
+    assert [unit.name for unit in record(tmp_path).conversion.modules] == ["Linear"]
+
+
 OWN_HANDLERS = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: print("preempted", flush=True))
