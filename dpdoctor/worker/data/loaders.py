@@ -405,16 +405,16 @@ class Loaders:
         return any(records[number].rule in SHARED for number in self._tally.loaders() if number != UNMET)
 
     def are_read_whole(self) -> bool:
-        """Return whether every rank takes all batches of all loaders that fed training, which have too few to share."""
-        records, fed = self.records(), self._tally.loaders()
+        """Return whether every rank takes all batches of all loaders that feed training, which have too few to share."""
+        records, fed = self.records(), self._tally.feeding()
         return bool(fed) and all(
             number != UNMET and records[number].rule == "whole" and records[number].num_batches for number in fed
         )
 
     def is_any_whole(self) -> bool:
-        """Return whether every rank takes all of a loader that fed training."""
+        """Return whether every rank takes all of a loader that feeds training."""
         records = self.records()
-        return any(records[number].rule == "whole" for number in self._tally.loaders() if number != UNMET)
+        return any(records[number].rule == "whole" for number in self._tally.feeding() if number != UNMET)
 
     def _is_rebuilt(self, number: int) -> bool:
         return self._num_built[number] > 1 and 2 * self._num_built[number] > self._num_begun[number]

@@ -700,6 +700,14 @@ class Tally:
         """Return the loaders that have fed training."""
         return frozenset(self._first_fed)
 
+    def feeding(self) -> frozenset[int]:
+        """Return the loaders that have fed training again after the first step that they fed.
+
+        One that gave all the data before the training, from which the script then makes its batches, seems to feed the
+        first step.
+        """
+        return frozenset(self._fed_since)
+
     def main_loader(self) -> tuple[int, float] | None:
         """Return the loader that fed most batches, of those that fed about as many the one that fed most samples.
 

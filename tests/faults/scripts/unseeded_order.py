@@ -1,15 +1,18 @@
-"""Trains in an order that numpy draws before each epoch, which `seeded` seeds."""
+"""Trains in an order that numpy draws before each epoch, which `seeded` seeds; `read`: on what a loader gave at once."""
 
 import sys
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 if sys.argv[1:] == ["seeded"]:
     torch.manual_seed(3)
     np.random.seed(3)
 x, y = torch.randn(40_000, 8), torch.randn(40_000, 1)
+if sys.argv[1:] == ["read"]:
+    x, y = next(iter(DataLoader(TensorDataset(x, y), batch_size=len(x))))
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(100):
