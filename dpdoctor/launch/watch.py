@@ -27,6 +27,12 @@ MOST_LEAVING_S = 15.0
 
 EQUALLY = "All ranks must take equally many steps and exchange the same in each."
 CALLED_EQUALLY = "In fsdp each call of a model exchanges its parameters, so that all ranks must call it equally often"
+# What gloo says as it ends the process.
+_LONGER = "Received data size doesn't match expected size"
+SENT_MORE = (
+    f". Another rank sent more than it waited for. {EQUALLY} In fsdp a parameter that gets a gradient on one rank must "
+    "get one on all: neither chance nor data may decide for each rank which layers run"
+)
 MORE_TIME = "--timeout gives it more time"
 ENDED_APART = (
     "the script of rank {} ended after {}, while that of rank {} trained on and waited for it: ranks must take equally "
@@ -183,7 +189,8 @@ def _reason(rank: RankProcess, *, alone: bool) -> str:
         how = f"was killed by {_signal_name(-code)}"
     elif code == 128 + signal.SIGTERM:  # with which a rank leaves that was asked to
         how = "was ended by SIGTERM"
-    return f"{who}the process {how} {where(rank)}"
+    got_more = code == -signal.SIGABRT and any(_LONGER in line for line in tail(rank.directory / rundir.STDERR))
+    return f"{who}the process {how} {where(rank)}{SENT_MORE if got_more else ''}"
 
 
 def where(rank: RankProcess) -> str:

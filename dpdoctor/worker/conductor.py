@@ -35,7 +35,10 @@ FUNCTIONAL = (
     ": functional_call at {} runs a module on tensors that stand in for its parameters, and parallel wrappers act in "
     "calls of the module itself, on the parameters that it holds"
 )
-OF_NO_MODULE = ": {} holds tensors that are no module's parameters, and modules alone are wrapped"
+OF_NO_MODULE = (
+    ": {} tensors that are no module's parameters, and modules alone are wrapped. Make them parameters of an nn.Module "
+    "and train by calling it"
+)
 NO_STEP = "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen"
 STARTED = ". Processes that it starts itself are not watched: if those train, give --modes native"
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
@@ -340,8 +343,8 @@ class Conductor:
         """Return that no module could be wrapped, and what is known of why or, where nothing is, what may be."""
         if at := self._parts.mode.passes.functional:
             return NOT_WRAPPED + FUNCTIONAL.format(at)
-        if name := self._parts.wrapping.trains_no_module():
-            return NOT_WRAPPED + OF_NO_MODULE.format(name)
+        if who := self._parts.wrapping.trains_no_module():
+            return NOT_WRAPPED + OF_NO_MODULE.format(who)
         return NOTHING_WRAPPED + self._parts.wrapping.past_graphs()
 
     def _refuse_unwrapped(self) -> None:

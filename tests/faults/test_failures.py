@@ -157,6 +157,7 @@ def test_ranks_die_with_a_launcher_that_was_killed(tmp_path, environment):
         ("no_step", "ended without a training step"),
         ("no_module", "no module could be wrapped"),
         ("image", "wrapped: SGD holds tensors that are no module's parameters"),
+        ("by_hand", "wrapped: the script trains tensors that are no module's parameters"),
         ("func", "no backward() was seen: functional_call at "),
         ("functional", "wrapped: functional_call at "),
         ("functional", "runs a module on tensors that stand in for its parameters"),

@@ -405,7 +405,7 @@ class Loaders:
         return any(records[number].rule in SHARED for number in self._tally.loaders() if number != UNMET)
 
     def are_read_whole(self) -> bool:
-        """Return whether every rank takes all batches of all loaders that feed training, which have too few to share."""
+        """Return whether every rank takes all batches of all loaders that feed training, too few to share."""
         records, fed = self.records(), self._tally.feeding()
         return bool(fed) and all(
             number != UNMET and records[number].rule == "whole" and records[number].num_batches for number in fed

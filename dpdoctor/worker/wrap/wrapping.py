@@ -8,6 +8,7 @@ Nothing is wrapped earlier: until then the script may still move, load, freeze o
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -522,11 +523,13 @@ class Wrapping:
         return sum(not any(map(is_trained, wrapped.parameters.values())) for wrapped in self._wrapped)
 
     def trains_no_module(self) -> str:
-        """Return the class of an optimizer, where all that optimizers hold are tensors of no module; else nothing."""
+        """Return in words who holds what is trained, where all of it are tensors of no module; else nothing."""
         optimizers = self._optimizers()
         held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-        is_other = bool(held) and not any(isinstance(p, nn.Parameter) for p in held)
-        return type(optimizers[0]).__name__ if is_other else ""
+        if held:
+            return "" if any(isinstance(p, nn.Parameter) for p in held) else f"{type(optimizers[0]).__name__} holds"
+        is_there = any(issubclass(type(thing), nn.Parameter) for thing in gc.get_objects())
+        return "" if is_there else "the script trains"
 
     def records(self, touched: Collection[int] = ()) -> tuple[WrappedModule, ...]:
         """Return what was wrapped; `touched` has the ids of the parameters that got a gradient in a step."""

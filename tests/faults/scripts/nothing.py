@@ -1,7 +1,7 @@
 """`no_step`: trains nothing. `no_module`: trains a bare parameter, `image`: a tensor that is none. `functional`: it stands
 in for a model's parameter; `func`: so does what torch.func trains, without an optimizer.
 
-`short`: ends after five steps.
+`by_hand`: has tensors alone, and updates them without an optimizer. `short`: ends after five steps.
 """
 
 import sys
@@ -9,6 +9,14 @@ import sys
 import torch
 from torch import nn
 
+if sys.argv[1] == "by_hand":
+    weight = torch.randn(8, 2, requires_grad=True)
+    for _ in range(10_000):
+        (torch.randn(4, 8) @ weight).pow(2).mean().backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+            weight.grad.zero_()
+    sys.exit()
 weight = nn.Parameter(torch.randn(8, 2))
 image = torch.randn(4, 8, requires_grad=True)
 model = nn.Linear(8, 2)

@@ -191,6 +191,14 @@ def test_a_rank_that_was_killed_is_to_blame_for_what_its_peers_say(ended: Ended)
     assert watch.where(killed) in outcome.reason
 
 
+@pytest.mark.parametrize(
+    ("printed", "end"), [("Received data size doesn't match expected size.", watch.SENT_MORE), ("", "")]
+)
+def test_a_rank_that_was_sent_more_than_it_waited_for_is_told_why(ended: Ended, printed: str, end: str) -> None:
+    rank = ended(f"import os, sys; print({printed!r}, file=sys.stderr, flush=True); os.abort()")
+    assert watch.outcome_of([rank]).reason == f"the process was killed by SIGABRT {watch.where(rank)}{end}"
+
+
 def test_a_rank_that_we_ended_is_not_to_blame(ended: Ended) -> None:
     ours = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     ours.ended_by_us = True
