@@ -16,7 +16,7 @@ from dpdoctor.analysis.base.summary import ModeSummary
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
 
-DISTURBED = "{} while one device was measured, which bare launches at other times cannot be held against"
+DISTURBED = "{} while one device was measured, so that bare launches at other times do not compare with it"
 NO_CONTROL = "the script was not also run bare"
 NO_BASELINE = "no step of one device was measured that a bare one could be held against"
 NO_STEADY_WINDOW = "no window of a bare launch has steady steps as those of the baseline"
@@ -81,7 +81,7 @@ def why_unknown(
     `beside`: what else ran while the baseline was measured, so that it cannot be compared with them; None: nothing.
     `is_other_program`: what the baseline runs is not what they run.
     """
-    if beside is not None:
+    if bare and beside is not None:
         return DISTURBED.format(beside)
     if steps:
         return OTHER_PROGRAM if is_other_program else None

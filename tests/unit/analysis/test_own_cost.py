@@ -264,6 +264,9 @@ class TestUnknown:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
         assert "OSError" in str(why_unknown([failed], steps_of([failed], []), None))
 
+    def test_without_a_control_nothing_disturbed_it(self) -> None:
+        assert why_unknown((), [], "others took 1.8 of 2 cores") == NO_CONTROL
+
     def test_one_launch_has_no_interval_and_proves_nothing(self) -> None:
         mode = watched(200, bare(100)).summary.modes["single"]
         assert mode.observer_overhead.value == pytest.approx(0.5)
