@@ -315,7 +315,7 @@ class Conductor:
         parts = self._parts
         assert self._proof is not None
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
-        inputs, parts.watch.inputs = parts.watch.inputs, []
+        inputs, parts.watch.inputs, parts.watch.keep_inputs = parts.watch.inputs, [], False
         with torch._C.DisableTorchFunctionSubclass():  # they may be of a class that refuses to be looked at
             counters = replace(self._proof.counters(inputs), micro_batches=sum(parts.watch.forwards.values()))
             parts.watch.entered.forward(inputs)

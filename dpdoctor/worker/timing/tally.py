@@ -626,12 +626,14 @@ class Tally:
             return ()
         if self._uncounted or self._unentered >= LEAST_STEPS_TO_DOUBT:
             return (UNCOUNTED.format(self._uncounted or UNSEEN),)
+        if not self._most_entered:
+            return ()
         more = IN_PASSES.format(self._most_passes) if self._most_passes > 1 else ""
         if self._told is not None and self._told.times > 1:
             more += REPEATED.format(self._told.times)
         if self._told is not None and self._told.is_told:
             return (TOLD.format(self._told.dim, self._most_entered) + more,)
-        return (ASSUMED.format(self._most_entered) + more,) if self._most_entered else ()
+        return (ASSUMED.format(self._most_entered) + more,)
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,8 @@ class Entered:
         self.is_on = False
         self.num_steps = 0
         self.digest = 0
-        self._of_step = 0
+        # With forwards in eval mode behind it that no backward pass has followed; 0: there are none.
+        self._of_step = self._doubted = 0
         self._first: int | None = None
         self.varies = self.is_anew = False
         self.labels = Labels()
@@ -50,23 +51,34 @@ class Entered:
         self._states = states
         self._before: Mapping[str, int] = {}
         self.drawn: dict[str, int] = {}
+        self._drawn_before: Collection[str] = ()
 
-    def forward(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Add what a forward was called with; what torch.func maps over has no values of its own."""
-        if not self._of_step:
+    def forward(self, tensors: Iterable[torch.Tensor], *, in_eval_mode: bool = False) -> None:
+        """Add what a forward was called with; what torch.func maps over has no values of its own.
+
+        One in eval mode trains only if a backward pass follows, before a forward in training mode does.
+        """
+        if not (self._of_step or (in_eval_mode and self._doubted)):
             self._note_drawn()
+        digest = (self._doubted or self._of_step) if in_eval_mode else self._of_step
         for tensor in tensors:
             if layouts.is_mapped(tensor):
                 continue
             for part in layouts.parts(tensor.detach()):
                 flat = part.flatten()
                 some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
-                self._of_step = hash((self._of_step, tuple(part.shape), bits(some)))
+                digest = hash((digest, tuple(part.shape), bits(some)))
+        self._doubted = digest if in_eval_mode else 0
+        self._of_step = self._of_step if in_eval_mode else digest
+
+    def backward_ended(self) -> None:
+        """A backward pass ended: forwards in eval mode before it have trained."""
+        self._of_step, self._doubted = self._doubted or self._of_step, 0
 
     def _note_drawn(self) -> None:
         """A step's first forward begins: what was drawn for it may have picked its samples."""
         drawn = {name: state for name, state in self._states().items() if state != self._before.get(name)}
-        self.drawn = {name: state for name, state in drawn.items() if name in self.drawn or not self.num_steps}
+        self.drawn = {name: state for name, state in drawn.items() if name in self._drawn_before or not self.num_steps}
 
     def handed(self, batch: Any) -> None:
         """A loader handed out a batch for training."""
@@ -86,11 +98,12 @@ class Entered:
             self.digest = hash((self.digest, self._of_step))
             self._first = self._first or self._of_step
             self.varies |= self._of_step != self._first
-        self._of_step, self._before = 0, self._states()
+        self._of_step = self._doubted = 0
+        self._before, self._drawn_before = self._states(), self.drawn
 
     def begin_anew(self) -> None:
         """Forget what entered: from now on it may be something else."""
-        self.num_steps = self.digest = self._of_step = 0
+        self.num_steps = self.digest = self._of_step = self._doubted = 0
         self._first, self.varies, self.is_anew = None, False, True
         self.drawn, self._before = {}, self._states()
         self.labels.forget()

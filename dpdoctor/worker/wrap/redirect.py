@@ -183,9 +183,10 @@ class Watch:
         with torch._C.DisableTorchFunctionSubclass():
             training = self._trained(module, args, kwargs, given)
             if self.entered.is_on:
-                self.entered.forward(layouts.tensors((args, kwargs), MOST_VALUES))
-            if self.keep_inputs:
-                self.inputs, self.keep_inputs = list(layouts.tensors((args, kwargs), MOST_VALUES)), False
+                self.entered.forward(layouts.tensors((args, kwargs), MOST_VALUES), in_eval_mode=not in_training)
+            if self.keep_inputs and (in_training or not self.inputs):
+                self.inputs = list(layouts.tensors((args, kwargs), MOST_VALUES))
+                self.keep_inputs = not in_training  # it may only evaluate
         return training
 
     def _trained(
@@ -225,6 +226,8 @@ class Watch:
     def backward_ended(self) -> None:
         """A backward pass ended: the next forward of a module is a new pass over its parameters."""
         self.open_passes.clear()
+        if self.entered.is_on:
+            self.entered.backward_ended()
         if self.evaluations is not None and self.evaluations.doubt_ns is not None:
             self.evaluations.backward()
 

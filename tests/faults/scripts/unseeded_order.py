@@ -1,4 +1,7 @@
-"""Trains in an order that numpy draws before each epoch, which `seeded` seeds; `read`: on what a loader gave at once."""
+"""Trains in an order that numpy draws before each epoch, which `seeded` seeds; `read`: on what a loader gave at once.
+
+`evaluates` looks at the loss of samples that each step draws, in eval mode and without `no_grad`.
+"""
 
 import sys
 
@@ -20,3 +23,7 @@ for _ in range(100):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
         optimizer.step()
+        if sys.argv[1:] == ["evaluates"]:
+            model.eval()
+            nn.functional.mse_loss(model(x[np.random.permutation(len(x))[:8]]), y[:8])
+            model.train()

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.tally import ASSUMED, NOT_A_BATCH, NOT_ALIKE, UNCOUNTED, Counted, Look, Pass, Rows, Tally
+from dpdoctor.worker.timing.tally import (
+    ASSUMED,
+    NOT_A_BATCH,
+    NOT_ALIKE,
+    TOLD,
+    UNCOUNTED,
+    Counted,
+    Look,
+    Pass,
+    Rows,
+    Tally,
+)
 
 TRAIN, OTHER = 0, 1
 
@@ -379,6 +390,16 @@ def test_what_is_no_tensor_is_not_counted() -> None:
     turn(tally, 0)
     assert tally.lap().samples_entered == 0
     assert tally.remarks() == (UNCOUNTED.format(NOT_A_BATCH),)
+
+
+def test_before_a_step_has_ended_there_is_nothing_to_remark() -> None:
+    tally = Tally()
+    tally.trained(4, samples=lambda: Rows(4, is_told=True))
+    tally.backward()
+    assert tally.remarks() == ()
+    tally.optimizer_stepped()
+    tally.lap()
+    assert tally.remarks() == (TOLD.format(0, 4),)
 
 
 def test_there_is_nothing_to_remark_where_a_loader_counts() -> None:

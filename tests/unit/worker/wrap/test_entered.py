@@ -35,6 +35,26 @@ def test_noise_of_the_same_seed_beside_data_that_differ_is_not_the_same() -> Non
     assert not are_same([told([noise, ONE], [noise, OTHER]), told([noise, OTHER], [noise, ONE])])
 
 
+def test_a_forward_in_eval_mode_counts_where_a_backward_pass_follows_it() -> None:
+    def tell(*forwards: tuple[torch.Tensor, bool]) -> Entered:
+        states = {"numpy": 0}
+        entered = Entered(lambda: dict(states))
+        for _ in range(2):
+            for tensor, in_eval_mode in forwards:
+                states["numpy"] += 0 if in_eval_mode else 1
+                entered.forward([tensor], in_eval_mode=in_eval_mode)
+            entered.backward_ended()
+            entered.forward([OTHER], in_eval_mode=True)
+            entered.step_ended()
+        return entered
+
+    trains, evaluates = (ONE, False), (OTHER, True)
+    assert tell(evaluates, trains).told() == tell(trains).told()
+    assert tell(evaluates, trains).drawn == tell(trains).drawn == {"numpy": 2}
+    assert tell((ONE, True)).told() != tell(evaluates).told()
+    assert tell(trains, evaluates).told() != tell(trains).told()
+
+
 def test_shapes_count() -> None:
     assert not are_same([told([ONE], [OTHER]), told([ONE], [OTHER.reshape(2, 3)])])
 

@@ -194,6 +194,17 @@ def test_samples_and_elements_are_those_of_the_first_tensor_that_has_rows(
     assert not rig.watch.keep_inputs
 
 
+def test_what_is_kept_is_what_trains_and_no_evaluation_with_gradients_left_on(rig: Rig) -> None:
+    module, evaluated = nn.Identity(), torch.zeros(1)
+    rig.watch.keep_inputs = True
+    for first in (evaluated, torch.ones(1)):
+        rig.watch.training_forward(module.eval(), (first,), {})
+    assert rig.watch.inputs == [evaluated], "one that fine-tunes a frozen model trains like that"
+    rig.watch.training_forward(module.train(), (X,), {})
+    assert rig.watch.inputs == [X]
+    assert not rig.watch.keep_inputs
+
+
 def test_an_evaluation_with_gradients_left_on_is_not_training(rig: Rig) -> None:
     model = Net()
     held = sgd(model)
