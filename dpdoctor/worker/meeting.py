@@ -78,6 +78,8 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     entered = [told.entered for told in everyone]
     same_labels = are_same_labels([told.labels for told in everyone])
     parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(parts, entered, same_labels=same_labels)
+    if parts.loaders.is_any_whole():
+        parts.report.alike_by_seed = ()
     parts.report.drawn_alike = _drawn_alike(parts, everyone)
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
@@ -157,7 +159,7 @@ def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool
     same = same_labels or are_same(told)
     if not same or seeding.is_apart or not seeding.unseeded:
         return same
-    if entered.varies and not parts.loaders.is_any_whole():
+    if entered.varies:
         parts.report.alike_by_seed = seeding.used()
     seeding.draw_apart(seeding.unseeded)
     entered.begin_anew()

@@ -121,7 +121,13 @@ def test_an_order_that_is_drawn_before_the_first_backward_pass_is_drawn_apart(pr
 
 @pytest.mark.parametrize(
     ("args", "status"),
-    [((), "inferred"), (("read",), "inferred"), (("evaluates",), "inferred"), (("seeded",), "confirmed")],
+    [
+        ((), "inferred"),
+        (("read",), "inferred"),
+        (("evaluates",), "inferred"),
+        (("seeded",), "confirmed"),
+        (("slices",), "confirmed"),
+    ],
 )
 def test_an_order_that_only_dpdoctor_seeded_is_not_the_scripts(profile, args, status):
     done = profile("unseeded_order.py", *DDP, args=args)

@@ -1,4 +1,5 @@
-"""Trains in an order that numpy draws before each epoch, which `seeded` seeds; `read`: on what a loader gave at once.
+"""Trains in an order that numpy draws before each epoch, which `seeded` seeds; `read`: on what a loader gave at once,
+`slices`: in each epoch, in the loader's order.
 
 `evaluates` looks at the loss of samples that each step draws, in eval mode and without `no_grad`.
 """
@@ -18,8 +19,12 @@ if sys.argv[1:] == ["read"]:
     x, y = next(iter(DataLoader(TensorDataset(x, y), batch_size=len(x))))
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(100):
-    for rows in np.split(np.random.permutation(len(x)), 5000):
+loader = DataLoader(TensorDataset(x[:32], y[:32]), batch_size=32)
+for _ in range(10_000 if sys.argv[1:] == ["slices"] else 100):
+    order = np.random.permutation(len(x))
+    if sys.argv[1:] == ["slices"]:
+        (x, y), order = next(iter(loader)), np.arange(32)
+    for rows in np.split(order, len(order) // 8):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
         optimizer.step()
