@@ -289,7 +289,7 @@ def _remedy(facts: ModeFacts, verdict: Stragglers, cause: str | None) -> str:
     if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
         return known
     if verdict.rank is None:
-        return "even out what differs from step to step: sizes of samples, garbage collection, load on the cores"
+        return "even out what differs by step: sizes of samples, layers that run, garbage collection, load on the cores"
     is_elsewhere = facts.name == TRACE_MODE or facts.on_gpu
     return ELSEWHERE if is_elsewhere else ON_A_HOST if cause is None else ONLY_HERE
 

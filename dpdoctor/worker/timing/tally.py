@@ -15,7 +15,9 @@ import torch
 from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending, StorageReference, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
-NOT_A_BATCH = "no loader counts them, and the model is not called with a tensor but with a list, text or another object"
+NOT_A_BATCH = (
+    "no loader counts them, and the model is not called with a tensor but with a list, a tuple, text or another object"
+)
 UNSEEN = "no loader counts them, and steps run no forward pass of a model that is seen, as where each trains a new copy"
 UNSURE = "several batches are fetched for one forward pass, and it cannot be told on which of them the script trains"
 NOT_ALIKE = "no loader counts them, and the optimizers of one step train on different numbers of rows"
