@@ -539,7 +539,10 @@ def test_who_takes_more_batches_than_a_rank_has_is_told_their_number(patches: Pa
 def test_fewer_batches_than_ranks_are_read_whole_by_all(patches: Patches) -> None:
     for samples, is_whole in ((4, True), (16, False)):
         rig, model, optimizer = training(patches)
-        trained(DataLoader(Numbers(samples), batch_size=4), model, optimizer)
+        loader = DataLoader(Numbers(samples), batch_size=4)
+        trained(loader, model, optimizer)
+        assert not rig.loaders.are_read_whole(), "it may have given the data once, of which the script makes batches"
+        trained(loader, model, optimizer)
         assert (rig.loaders.are_read_whole(), rig.loaders.is_any_shared()) == (is_whole, not is_whole)
 
 
