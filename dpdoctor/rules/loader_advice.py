@@ -232,14 +232,14 @@ def _cheaper(name: str, share: float) -> str:
 
 
 def _no_gain(facts: ModeFacts) -> str:
-    """Return, as the end of a sentence, which number of workers was measured and does not help; empty: none was."""
+    """Return, as the end of a sentence, which number of workers was measured and not seen to help; empty: none was."""
     found = trial.without_gain(facts.mode)
     if found is None:
         return ""
-    is_slower = found.speedup.high is not None and found.speedup.high < 1
-    verb = "is slower" if is_slower else "is not measurably faster"
-    once = "" if found.speedup.low is not None else ", without an interval"
-    return f"; num_workers={found.setting.num_workers} {verb}: measured {trial.speedup_words(found.speedup)}{once}"
+    setting, measured = f"num_workers={found.setting.num_workers}", f"measured {trial.speedup_words(found.speedup)}"
+    if found.speedup.high is None:
+        return f"; whether {setting} helps could not be told: {measured}, without an interval"
+    return f"; {setting} {'is slower' if found.speedup.high < 1 else 'is not measurably faster'}: {measured}"
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
