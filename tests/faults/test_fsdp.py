@@ -111,6 +111,7 @@ def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
     [
         ("ema", "FSDP shards parameters; {script}:102 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
         ("deepcopy", "FSDP shards parameters; {script}:104 does `copy.deepcopy(model)`"),
+        ("numpy", "FSDP shards parameters; {script}:106 does `model.scale.detach().numpy()`, which needs them whole"),
         ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
         ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:45, which the script registered on it"),
         ("hook_late", "and none_of at {script}:45, registered on one at {script}:84 (register_hook), would not run"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BYTES_WITHIN = 0.02
 # Where torch raises, and what it says, when plain and sharded tensors meet.
 _TORCH, _SHARDING = "/torch/", "/torch/distributed/"
-_SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|invalid python storage")
+_SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|device mesh|tensor subclasses|invalid python storage")
 # What autograd says where it meets parameters that were gathered and let go of again; with a graph of gradients it may
 # also find that they are not in it.
 _LET_GO = re.compile(r"setStorage: .* storage of size 0|data is not allocated yet")

@@ -1,6 +1,6 @@
-"""A small stack of blocks, and what scripts do with parameters: `--do clip|ema|deepcopy|scalar|tied|reload|attribute`.
+"""A stack of blocks; what scripts do with parameters: `--do clip|ema|deepcopy|numpy|scalar|tied|reload|attribute`.
 
-And their hooks: `--do hook|hook_removed|hook_late|accumulated_late|node|node_late`. `--at`: the step of the deepcopy.
+And their hooks: `--do hook|hook_removed|hook_late|accumulated_late|node|node_late`. `--at`: the step of both copies.
 """
 
 import argparse
@@ -102,3 +102,5 @@ while True:
                     mean.mul_(0.9).add_(new, alpha=0.1)
         if do == "deepcopy" and step == args.at:
             copy.deepcopy(model)
+        if do == "numpy" and step == args.at:
+            model.scale.detach().numpy()
