@@ -47,9 +47,12 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_OURS)
 
 
-def caller() -> str:
-    """Return `file:line` of the innermost frame on the stack that is neither ours nor an installed library's."""
-    frame: FrameType | None = sys._getframe(1)
+def caller(frame: FrameType | None = None) -> str:
+    """Return `file:line` of the innermost frame from this one on that is neither ours nor an installed library's.
+
+    None: the caller's.
+    """
+    frame = frame or sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return _words(frame)

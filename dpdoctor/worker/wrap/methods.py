@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from dpdoctor.worker.base import modules
+from dpdoctor.worker.base import lines, modules
 from dpdoctor.worker.base.patches import Patches
 
 CALL = "__call__"
@@ -24,11 +24,12 @@ CALL = "__call__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A running method, and the module that it belongs to, from inside which one of that module's parts is called."""
+    """A running method, called at `line`, and its module, one of whose parts is called from inside of it."""
 
     module: nn.Module
     method: str
     frame: FrameType
+    line: str
 
     def __str__(self) -> str:
         return f"{type(self.module).__name__}.{self.method}"
@@ -45,7 +46,8 @@ def entries(part: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list
             and any(module is part for module in modules.submodules(owner))
             and any(is_trained(p) and id(p) not in held for p in modules.parameters(owner))
         ):
-            found.append(Entry(module=owner, method=frame.f_code.co_name, frame=frame))
+            line = lines.caller(frame.f_back)
+            found.append(Entry(module=owner, method=frame.f_code.co_name, frame=frame, line=line))
     return found[::-1]
 
 

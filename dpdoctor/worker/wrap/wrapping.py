@@ -418,19 +418,19 @@ class Wrapping:
                 self._leave_to_parts(each)
             elif (id(entry.module), entry.method) not in self.routed:
                 self.routed.add((id(entry.module), entry.method))
-                self._wrap_by_method(entry, each.line)
+                self._wrap_by_method(entry)
 
     def step_ended(self) -> None:
         """A step ended: from now on what was routed in it can be missed."""
         self.uncalled += self._routed_in_step
         self._routed_in_step.clear()
 
-    def _wrap_by_method(self, entry: methods.Entry, line: str) -> None:
+    def _wrap_by_method(self, entry: methods.Entry) -> None:
         """Route a method from its next call on; what this first backward left behind is cleared, alike on all ranks."""
         module, method = entry.module, getattr(entry.module, entry.method)
         class_name, told = type(module).__name__, str(entry)  # FSDP gives it another class
         gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-        target = self._converted(module, line)
+        target = self._converted(module, entry.line)
         if self._mode.distributed:
             parameters = dict(module.named_parameters())
             for name, gradient in gradients.items():  # FSDP shards what is dense and takes nothing else
@@ -445,7 +445,7 @@ class Wrapping:
         redirect = Redirect(module, target, self._watch, own_call, method=None if is_call else method)
         self._routed_in_step.append(told)
         methods.route(self._patches, module, entry.method, redirect)
-        self._note(module, module, class_name, line)
+        self._note(module, module, class_name, entry.line)
         why = "the model's class is called in a way of its own" if is_call else "nobody calls the model itself"
         self.warnings.append(f"{why}: it is trained through {told}, which stands for its call")
 
