@@ -76,9 +76,10 @@ def mode_verdict(
     label, rate = mode_label(name), figure_text(mode.throughput)
     withheld = why_withheld(mode)
     if withheld is not None:
-        tone, word = ("muted", "was skipped") if mode.status == "skipped" else ("bad", "failed")
-        every = listed([mode_label(one) for one in alike or (name,)])
-        return Headline(tone=tone, sentence=sentence(f"{every} {word}: {withheld}"))
+        every = [mode_label(one) for one in alike or (name,)]
+        skipped = ("muted", "was skipped" if len(every) == 1 else "were skipped")
+        tone, word = skipped if mode.status == "skipped" else ("bad", "failed")
+        return Headline(tone=tone, sentence=sentence(f"{listed(every)} {word}: {withheld}"))
     reason = mode.reason or "no reason was recorded"
     if mode.status == "inactive":
         trains = "" if mode.throughput.value is None else f" ({rate})"

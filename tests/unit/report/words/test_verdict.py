@@ -95,6 +95,12 @@ def test_a_mode_in_one_sentence(found: ModeSummary, tone: str, sentence: str) ->
     assert (said.tone, said.sentence) == (tone, sentence)
 
 
+def test_modes_that_were_skipped_alike_are_named_together() -> None:
+    skipped = mode(status="skipped", reason="the run ended")
+    said = verdict.mode_verdict("ddp", skipped, alike=("ddp", "fsdp"))
+    assert said.sentence == "ddp and fsdp were skipped: the run ended."
+
+
 def test_one_process_is_not_held_against_linear_scaling() -> None:
     said = verdict.mode_verdict("dp", mode(world_size=1, num_devices=1, phases={}, **speedup(1.31, 1.27, 1.35)))
     assert said.sentence == "dp on 1 device gives 1.31x of one device."
