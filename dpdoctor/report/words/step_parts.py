@@ -45,8 +45,8 @@ def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
 
     On a GPU they are taken from the trace, as the host runs ahead of the device, and scaled to the step without a
     profiler where that is known. On the CPU they are the host's phases in windows without a profiler; communication,
-    which happens inside of forward and backward, is what the step gains without it or, where no experiment shows a
-    gain, what the trace shows of it that nothing hides.
+    which happens inside of forward and backward as far as they have room for it, is what the step gains without it or,
+    where no experiment shows a gain, what the trace shows of it that nothing hides.
     """
     if any(rank.device_type != "cpu" for rank in mode.ranks):
         return tuple(_of_trace(mode))
@@ -86,18 +86,18 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
         return
     passes = ratios.get("forward", 0.0) + ratios.get("backward", 0.0)
     waits, source = _communication(mode)
-    inside = min(passes, max(0.0, waits - ratios.get("communication", 0.0)))
-    shares = {
-        DATA: ratios.get("data_wait", 0.0),
-        COMPUTE: passes - inside,
-        COMMUNICATION: ratios.get("communication", 0.0) + inside,
-    }
+    data, called = ratios.get("data_wait", 0.0), ratios.get("communication", 0.0)
+    rest = max(passes, 1 - data - called)
+    hidden = inside = min(rest, max(0.0, waits - called))
+    if hidden > passes:  # the update exchanges, too, as one by norms of sharded parameters does
+        inside = passes * hidden / rest
+    shares = {DATA: data, COMPUTE: passes - inside, COMMUNICATION: called + hidden}
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
     is_split = bool(source) or mode.num_devices == 1
     words = {
         DATA: "waiting for the loader",
         COMPUTE: "forward and backward" if is_split else "forward and backward, with communication",
-        COMMUNICATION: source if inside else "collectives that the script calls",
+        COMMUNICATION: source if hidden else "collectives that the script calls",
         OTHER: "optimizer, copies and the rest of the loop",
     }
     for key, share in shares.items():

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import NOTHING, AblationSummary, Figure
 from dpdoctor.analysis.base import stats
-from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, step_parts
+from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER, step_parts
 from tests.builders import cases, traced_cases
 
 
@@ -23,6 +23,13 @@ def test_communication_that_nobody_measured_may_be_in_what_computes() -> None:
 
 def test_what_a_step_gains_without_communication_is_taken_out_of_what_computes() -> None:
     assert shown(ablations={"no_comm": cases.ablation(0.25)}) == {DATA: "10%", COMPUTE: "65%", COMMUNICATION: "25%"}
+
+
+def test_communication_that_forward_and_backward_have_no_room_for_is_in_the_update_as_well() -> None:
+    phases_s = {"data_wait": cases.STEP_S / 10, "optimizer": cases.STEP_S / 2}
+    case = cases.case("ddp", world_size=2, phases_s=phases_s, ablations={"no_comm": cases.ablation(0.6)})
+    found = {part.key: round(100 * part.share) for part in step_parts(case.mode)}
+    assert found == {DATA: 10, COMPUTE: 13, COMMUNICATION: 60, OTHER: 17}
 
 
 def test_an_experiment_that_shows_no_gain_measured_it_too() -> None:
