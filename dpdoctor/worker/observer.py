@@ -161,7 +161,7 @@ class Observer(ABC):
             steplog=self._steplog,
             stage=lambda: self._heartbeat.stage,
             written=self._written,
-            remarks=self._tally.remarks if self._task.spec.samples_per_step is None else tuple,
+            remarks=self._remarks,
             ablations=self._ablation_runner.records,
         )
         return Report(
@@ -171,6 +171,12 @@ class Observer(ABC):
             sources,
             finds_unused=self._mode.needs_unused,
         )
+
+    def _remarks(self) -> tuple[str, ...]:
+        """Return how samples were counted, where the user does not give them."""
+        if self._task.spec.samples_per_step is not None:
+            return ()
+        return *self._tally.remarks(), *self._loaders.remarks()
 
     def _chosen_ablations(self) -> dict[str, Ablation]:
         recording = self._task.spec.recording

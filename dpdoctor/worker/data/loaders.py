@@ -41,6 +41,10 @@ TRAINED_ON = (
     "the loader ({}) was begun while the models were in eval mode, as for an evaluation, so that every rank takes all "
     "of it, and it is trained on: call model.train() before its loop begins"
 )
+UNFED = (
+    "the loader ({}) gives batches in most steps, and no module is seen to be called with them for training: their "
+    "samples do not count; where a method of the model trains on them, give --samples-per-step"
+)
 RAN_OUT = (
     "; the loader ({}) had no batch left: it has {}, and each of {} takes {}. Take their number from len(loader){}"
 )
@@ -398,6 +402,12 @@ class Loaders:
         """Return which loader is trained on that seemed to be one for evaluations; None: there is none."""
         taken = sorted(self._in_eval_mode & self._tally.loaders())
         return TRAINED_ON.format(self.records()[taken[0]].line) if taken else None
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return which loaders are read all the time whose samples do not count, while others' do."""
+        unfed = self._tally.unfed() if self._tally.loaders_count else ()
+        found = [self.records()[number] for number in unfed if number != UNMET]
+        return tuple(UNFED.format(loader.built or loader.line) for loader in found)
 
     def is_any_shared(self) -> bool:
         """Return whether ranks share out a loader that fed training."""

@@ -71,6 +71,10 @@ IN_PASSES = (
     "; up to {} backward passes of a step are taken to be on samples of their own: where one is on those of another, "
     "with noise added, say, give --samples-per-step"
 )
+AS_VIEWS = (
+    "{} rows enter the model with {} samples of a loader: they are taken for several rows of each, as several views of "
+    "it are; where some are samples from elsewhere, as from a memory of earlier ones, give --samples-per-step"
+)
 REPEATED = "; each is there {} times, one like the other, and counts once"
 # Before a framework has fetched ahead for the first time it may seem so.
 LEAST_STEPS_TO_DOUBT = 8
@@ -202,6 +206,8 @@ class Tally:
         self._is_news = False
         # Loaders that gave batches in this step.
         self._gave: set[int] = set()
+        # Steps in which a loader gave batches that had not fed training by then.
+        self._gave_unfed: Counter[int] = Counter()
         self._handed: Counter[int] = Counter()
         self._rows: list[int] = []
         # Since an optimizer stepped, the models that backward passes came to, each with the number of the pass; and how
@@ -233,6 +239,8 @@ class Tally:
         # Loaders of which a batch entered in as many rows as were drawn for it, and in more.
         self._in_as_many: set[int] = set()
         self._in_more: set[int] = set()
+        # Rows that entered, and the samples of the batches that they are taken for several views of.
+        self._as_views: tuple[int, int] | None = None
         self._first_fed: dict[int, int] = {}
         self._last_fed: dict[int, int] = {}
         self._most_silent: Counter[int] = Counter()
@@ -381,6 +389,8 @@ class Tally:
             is_whole = rows > size and rows % size == 0
             is_sure = self._pending.num_unsure == num_unsure
             fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
+            if fits and is_whole and not is_known and size not in looked.sizes:
+                self._as_views = rows, size
         if is_known and not is_part and len(batches) == 1 and size not in looked.sizes:
             self._compare(batches[0], rows)
         training = Pass(
@@ -625,7 +635,7 @@ class Tally:
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
         if self.loaders_count and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
-            return ()
+            return (AS_VIEWS.format(*self._as_views),) if self._as_views else ()
         if self._uncounted or self._unentered >= LEAST_STEPS_TO_DOUBT:
             return (UNCOUNTED.format(self._uncounted or UNSEEN),)
         if not self._most_entered:
@@ -663,6 +673,7 @@ class Tally:
             samples_handed=sum(self._handed[loader] for loader in self._first_fed),
             reconciled=reconciled,
         )
+        self._gave_unfed.update(self._gave - self._first_fed.keys())
         self._handed.clear()
         self._settled.clear()
         self._gave.clear()
@@ -711,6 +722,13 @@ class Tally:
         first step.
         """
         return frozenset(self._fed_since)
+
+    def unfed(self) -> list[int]:
+        """Return the loaders that give batches in most steps, and of which none has fed training."""
+        most = max(LEAST_STEPS_TO_DOUBT, self._laps // 2)
+        return sorted(
+            loader for loader, steps in self._gave_unfed.items() if steps >= most and loader not in self._first_fed
+        )
 
     def main_loader(self) -> tuple[int, float] | None:
         """Return the loader that fed most batches, of those that fed about as many the one that fed most samples.

@@ -546,6 +546,17 @@ def test_fewer_batches_than_ranks_are_read_whole_by_all(patches: Patches) -> Non
         assert (rig.loaders.are_read_whole(), rig.loaders.is_any_shared()) == (is_whole, not is_whole)
 
 
+@pytest.mark.parametrize("by_method", [False, True])
+def test_a_loader_that_is_read_in_each_step_and_feeds_no_call_is_named(patches: Patches, by_method: bool) -> None:
+    rig, model, optimizer = training(patches)
+    called, other = (DataLoader(TensorDataset(torch.ones(128, 1)), batch_size=4) for _ in range(2))
+    for (batch,), (beside,) in zip(called, other, strict=True):
+        losses = model(batch).mean(), (model.forward(beside) if by_method else model(beside)).mean()
+        sum(losses).backward()
+        optimizer.step()
+    assert ["where a method of the model trains" in text for text in rig.loaders.remarks()] == [True] * by_method
+
+
 def test_a_loader_that_seemed_to_be_for_evaluations_and_is_trained_on_is_named(patches: Patches) -> None:
     rig, model, optimizer = training(patches)
     trained(DataLoader(Numbers(16), batch_size=4), model, optimizer)

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.tally import (
+    AS_VIEWS,
     ASSUMED,
     NOT_A_BATCH,
     NOT_ALIKE,
@@ -329,6 +331,37 @@ def test_what_a_thread_fetches_for_an_evaluation_is_not_counted() -> None:
     assert tally.loaders() == {TRAIN}
 
 
+@pytest.mark.parametrize("kind", [Tally, SteadyTally])
+def test_a_loader_that_feeds_no_training_in_most_steps_is_known(kind: type[Tally]) -> None:
+    tally = kind()
+    for step in range(40):
+        tally.fetched(TRAIN, 4, storages={1})
+        if step != 30:
+            tally.fetched(OTHER, 8, storages={2})
+        tally.trained(4, storages={1})
+        tally.backward()
+        assert tally.lap().samples_drawn == 4
+        assert tally.unfed() == ([OTHER] if step >= 7 else [])
+    tally.fetched(OTHER, 8, storages={2})
+    tally.trained(8, storages={2})
+    tally.backward()
+    tally.lap()
+    assert tally.unfed() == []
+
+
+def test_a_loader_that_an_evaluation_reads_now_and_then_is_not_missed() -> None:
+    tally = Tally()
+    for step in range(40):
+        if step % 3 == 0:
+            tally.fetched(OTHER, 8, storages={2})
+            tally.evaluated()
+        tally.fetched(TRAIN, 4, storages={1})
+        tally.trained(4, storages={1})
+        tally.backward()
+        tally.lap()
+    assert tally.unfed() == []
+
+
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_no_sample_is_lost_or_counted_twice(steps: list[list[int]]) -> None:
     tally = Tally()
@@ -504,6 +537,22 @@ def test_what_entered_is_held_against_what_was_drawn(
     counted = tally.lap()
     assert (counted.samples_drawn, counted.reconciled) == (64, reconciled)
     assert ordinary_step(tally).reconciled
+
+
+@pytest.mark.parametrize(("rows", "sizes", "known"), [(128, (128, 8), True), (128, (128, 64), False), (64, (), False)])
+def test_rows_that_may_come_from_elsewhere_are_told(rows: int, sizes: tuple[int, ...], known: bool) -> None:
+    tally = Tally()
+    for place in (1, 2):
+        tally.fetched(TRAIN, 64, storages={place})
+        tally.trained(rows, storages={place} if known else (), look=look(*sizes))
+        tally.backward()
+        assert tally.lap().samples_drawn == 64
+        assert tally.remarks() == ()
+    tally.fetched(TRAIN, 64)
+    tally.trained(128, look=look(128, 8))  # joined with a memory's, or two views of each
+    tally.backward()
+    assert tally.lap().samples_drawn == 64
+    assert tally.remarks() == (AS_VIEWS.format(128, 64),)
 
 
 def rows_of_batches(*rows: int, sizes: tuple[int, ...] = ()) -> list[int]:
