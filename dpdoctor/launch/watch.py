@@ -34,6 +34,7 @@ SENT_MORE = (
     "get one on all: neither chance nor data may decide for each rank which layers run"
 )
 MORE_TIME = "--timeout gives it more time"
+NO_STEPS = "; what trains without a backward pass, as evolution strategies do, has no steps to measure"
 ENDED_APART = (
     "the script of rank {} ended after {}, while that of rank {} trained on and waited for it: ranks must take equally "
     "many steps. Does what it draws or computes by itself decide when to end?"
@@ -233,7 +234,7 @@ def _way_out(ranks: Sequence[RankProcess]) -> str:
     paths = [rank.directory / rundir.STACKS for rank in ranks if rank.exit_code() is None]
     frames = [stacks.innermost(path) for path in paths]
     if len(frames) < 2 or not all(frame is not None and frame.is_exchanging for frame in frames):
-        return MORE_TIME
+        return f"{MORE_TIME}{'' if any(map(_steps, ranks)) else NO_STEPS}"
     return f"{EQUALLY} {CALLED_EQUALLY}" if any(map(stacks.is_in_fsdp, paths)) else EQUALLY
 
 

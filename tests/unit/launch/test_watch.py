@@ -336,7 +336,14 @@ def test_where_all_ranks_exchange_more_time_is_not_advised(
     ranks = [hanging(start, tmp_path, f"{TORCH}/{file}", f"{SLEEP}{call}") for _ in range(2)]
     assert str(watch.outcome_of_hang(ranks, [0], 8.0).reason).endswith(f". {said}")
     ranks.append(hanging(start, tmp_path, f"{TORCH}/nn/functional.py", f"{SLEEP}stand(sleep)"))  # it may be only slow
-    assert str(watch.outcome_of_hang(ranks, [0], 8.0).reason).endswith(watch.MORE_TIME)
+    assert watch.MORE_TIME in str(watch.outcome_of_hang(ranks, [0], 8.0).reason)
+
+
+@pytest.mark.parametrize(("steps", "said"), [(0, f"{watch.MORE_TIME}{watch.NO_STEPS}"), (1, f". {watch.MORE_TIME}")])
+def test_a_script_without_a_first_step_may_be_one_that_never_takes_any(start: Start, steps: int, said: str) -> None:
+    rank = start()
+    beat(rank, "script", steps)
+    assert str(watch.outcome_of_hang([rank], [0], 300.0).reason).endswith(said)
 
 
 def test_alone_it_is_the_script_that_hangs(start: Start) -> None:
