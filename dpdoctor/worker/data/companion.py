@@ -46,7 +46,7 @@ LEFT_OPEN = (
 SILENT = "a loader process that was started beside the training handed nothing over within {}"
 _TIMED_OUT = "DataLoader timed out"
 
-# Copies of datasets with a `__del__`, which might release what the script's own still use: they outlive the script.
+# Copies of datasets with a `__del__`, which might release what the script's own still use: it is not to run.
 _KEPT: list[Dataset[Any]] = []
 
 # Begins to iterate a loader of ours, whose batches are recorded as those of the script's loader of that number. Returns
@@ -190,12 +190,19 @@ def _copy(dataset: Dataset[Any], copies: dict[int, Dataset[Any]]) -> Dataset[Any
     return copies[id(dataset)]
 
 
+class _Emptied(Dataset[Any]):
+    """What becomes of a copy with a `__del__`."""
+
+
 def _empty_kept() -> None:
-    """Let go of what copies hold, so that what they opened themselves is closed."""
+    """Let go of what copies hold, so that what they opened themselves is closed, and of the copies."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a file was not closed before
         for copied in _KEPT:
             vars(copied).clear()
+            with contextlib.suppress(TypeError):  # one with slots stays what it is, and outlives the script
+                copied.__class__ = _Emptied
+    _KEPT[:] = [copied for copied in _KEPT if not isinstance(copied, _Emptied)]
 
 
 def _with_numbers_kept(fetch: Callable[[], Any]) -> Callable[[], Any]:

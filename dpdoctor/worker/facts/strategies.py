@@ -126,13 +126,11 @@ def _point_to_point(exchanges: Exchanges, trained_bytes: int) -> list[Strategy]:
 
     That would be a ring of the script's own, or gossip: each of its ranks trains a whole model.
     """
-    number, sends = (
-        exchanges.kinds["send"] + exchanges.kinds["recv"],
-        [c for c in exchanges.calls if c.operation == "send"],
-    )
-    sent = sum(call.num_bytes for call in sends)
-    if sent and trained_bytes and not sent % trained_bytes and len(sends) == exchanges.kinds["send"]:
+    sends = [call.num_bytes for call in exchanges.calls if call.operation == "send"]
+    sent, are_all_known = sum(sends), len(sends) == exchanges.kinds["send"]
+    if sent and are_all_known and trained_bytes and sent % trained_bytes == 0:
         return []
+    number = exchanges.kinds["send"] + exchanges.kinds["recv"]
     facts = f"{number} sends and receives in a step, as of pipeline parallel stages"
     return [Strategy(name=POINT_TO_POINT, facts=facts)] if number else []
 
