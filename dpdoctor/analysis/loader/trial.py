@@ -32,11 +32,11 @@ def advise(predictions: Sequence[LoaderPrediction], present: Setting) -> tuple[L
     assert bound is not None
     if chosen is now or bound >= _step(now):
         return None, (
-            f"with {_words(now)} a step takes {units.seconds(_step(now))}; no other setting within the budget of cores "
-            f"and memory is predicted to be faster beyond its interval (the best: {units.seconds(best)})"
+            f"with {setting_words(now)} a step takes {units.seconds(_step(now))}; no other setting within the budget "
+            f"of cores and memory is predicted to be faster beyond its interval (the best: {units.seconds(best)})"
         )
     return chosen, (
-        f"{_words(chosen)}: the fewest that are within {units.share(AS_GOOD - 1)} of the fastest predicted step"
+        f"{setting_words(chosen)}: the fewest that are within {units.share(AS_GOOD - 1)} of the fastest predicted step"
     )
 
 
@@ -59,7 +59,8 @@ def is_of(prediction: LoaderPrediction, setting: Setting) -> bool:
     return (prediction.num_workers, prediction.prefetch_factor) == (setting.num_workers, factor)
 
 
-def _words(prediction: LoaderPrediction) -> str:
+def setting_words(prediction: LoaderPrediction) -> str:
+    """Return the setting of a prediction as a script writes it."""
     factor = "" if prediction.prefetch_factor is None else f", prefetch_factor={prediction.prefetch_factor}"
     return f"num_workers={prediction.num_workers}{factor}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dpdoctor import units
 from dpdoctor.analysis import LoaderPrediction, LoaderSummary
+from dpdoctor.analysis.loader.trial import setting_words
 from dpdoctor.report.blocks import Chart
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import figure_text, with_interval
@@ -35,14 +36,8 @@ def predicted_step(loader: LoaderSummary) -> Chart:
         },
         height=charts.height(200),
         how_to_read="Lower is faster. Whisker: 95% interval. Star: the setting to choose; ring: the script's own.",
-        alternative=" ".join(f"{_words(found)}: {with_interval(found.step)}." for found in known),
+        alternative=" ".join(f"{setting_words(found)}: {with_interval(found.step)}." for found in known),
     )
-
-
-def _words(found: LoaderPrediction) -> str:
-    """Return the settings of a prediction as they are written in a script."""
-    workers = f"num_workers={found.num_workers}"
-    return workers if found.prefetch_factor is None else f"{workers}, prefetch_factor={found.prefetch_factor}"
 
 
 def _by_prefetch(known: Sequence[LoaderPrediction]) -> dict[int | None, list[LoaderPrediction]]:
@@ -76,7 +71,7 @@ def _line(factor: int | None, found: Sequence[LoaderPrediction], scale: float, c
             "thickness": 1,
             "width": 3,
         },
-        "hovertext": [f"{_words(one)}: {with_interval(one.step)}" for one in found],
+        "hovertext": [f"{setting_words(one)}: {with_interval(one.step)}" for one in found],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "line": {"color": color, "width": 1.5},
     }
@@ -103,7 +98,7 @@ def _mark(name: str, found: LoaderPrediction, symbol: str, scale: float) -> dict
         "name": name,
         "x": [found.num_workers],
         "y": [(found.step.value or 0.0) / scale],
-        "hovertext": [f"{name}: {_words(found)}, {figure_text(found.step)}"],
+        "hovertext": [f"{name}: {setting_words(found)}, {figure_text(found.step)}"],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"symbol": symbol, "size": 16, "color": charts.VERMILION, "line": {"width": 2}},
     }

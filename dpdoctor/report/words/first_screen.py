@@ -48,9 +48,8 @@ _BOUND_BY = {
 _NO_FAULT = SAID | {"amp_unused"}
 # Of an interval whose longer side is so many times the other, the ends are shown, and no ±.
 LOPSIDED = 1.5
-# So many times another one's, a mean batch is another one: with few steps measured, the short last batches of short
-# epochs make less of a difference.
-ANOTHER_BATCH = 1.25
+# So many times another one's, a mean batch is another one: loaders that keep their last batch differ by less.
+ANOTHER_BATCH = 1.01
 UNKNOWN = "unknown"
 NOT_CLEAR = "No finding stands clear of dpdoctor's own cost"
 LONGER = "measure longer (--time-budget, or more epochs where the script ends first)"

@@ -88,16 +88,16 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
     waits, source = _communication(mode)
     data, called = ratios.get("data_wait", 0.0), ratios.get("communication", 0.0)
     rest = max(passes, 1 - data - called)
-    hidden = inside = min(rest, max(0.0, waits - called))
-    if hidden > passes:  # the update exchanges, too, as one by norms of sharded parameters does
-        inside = passes * hidden / rest
-    shares = {DATA: data, COMPUTE: passes - inside, COMMUNICATION: called + hidden}
+    within = in_passes = min(rest, max(0.0, waits - called))
+    if within > passes:  # the update exchanges, too, as one by norms of sharded parameters does
+        in_passes = passes * within / rest
+    shares = {DATA: data, COMPUTE: passes - in_passes, COMMUNICATION: called + within}
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
     is_split = bool(source) or mode.num_devices == 1
     words = {
         DATA: "waiting for the loader",
         COMPUTE: "forward and backward" if is_split else "forward and backward, with communication",
-        COMMUNICATION: source if hidden else "collectives that the script calls",
+        COMMUNICATION: source if within else "collectives that the script calls",
         OTHER: "optimizer, copies and the rest of the loop",
     }
     for key, share in shares.items():

@@ -112,7 +112,8 @@ def frames(thread: int) -> list[FrameType]:
     Up to Python 3.11 to make a frame's object may set off a garbage collection, and a finalizer may let that thread run
     on: the object is then made of a frame that has ended, of memory that others use by now, and the process may die of
     it. So there is no collection while the objects of all frames are made, as in CPython's own `sys._current_frames`
-    (its issue 106883). From 3.12 on collections wait for the end of a bytecode.
+    (its issue 106883), and while the list holds them, to walk the stack makes no more. From 3.12 on collections wait
+    for the end of a bytecode.
     """
     is_collecting = gc.isenabled()
     if sys.version_info < (3, 12):

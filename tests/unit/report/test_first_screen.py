@@ -417,7 +417,7 @@ class TestLimits:
 
     def test_batches_that_differ_by_a_last_one_are_not(self) -> None:
         batch = runs.cpu_run().summary.modes["single"].batch
-        for size, is_told in ((1.1, False), (1.5, True)):
+        for size, is_told in ((1.005, False), (1.05, True)):
             found = runs.cpu_run()
             of = {
                 "single": replace(batch, global_=64.0),
