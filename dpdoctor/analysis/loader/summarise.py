@@ -185,11 +185,12 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         chosen, reason = trial.advise(predictions, fed.predictor.present.measured.setting)
     ablation = trial.one_worker(fed.mode.ablations)
     decides = trial.decides(chosen, fed.trial, ablation)
+    why_none = f"no other setting is predicted: {fed.reason}" if fed.reason else ""
     if decides is not None:
         chosen, reason = trial.after_trial(chosen, decides, predictions)
-        reason += f"; no other setting is predicted: {fed.reason}" if fed.reason else ""
-    else:
-        reason = trial.after_ablation(chosen, reason, ablation)
+        reason += f"; {why_none}" if why_none else ""
+    elif ablation is not None:
+        reason = trial.after_ablation(chosen, why_none or reason, ablation)
     if loader.sampler == _ITERABLE_SAMPLER:
         chosen, reason = None, trial.ITERABLE
     return LoaderSummary(

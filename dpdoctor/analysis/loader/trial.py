@@ -204,13 +204,11 @@ def _not_simulated(setting: Setting) -> LoaderPrediction:
     return LoaderPrediction(num_workers=setting.num_workers, prefetch_factor=ahead, step=unknown, wait=unknown)
 
 
-def after_ablation(chosen: LoaderPrediction | None, reason: str, ablation: LoaderTrial | None) -> str:
+def after_ablation(chosen: LoaderPrediction | None, reason: str, ablation: LoaderTrial) -> str:
     """Return why nothing is advised, with what the ablation with one worker measured; it alone does not rule out
     others.
     """
-    if chosen is not None or ablation is None:
-        return reason
-    return f"{words(ablation)}; {reason}"
+    return reason if chosen is not None else f"{words(ablation)}; {reason}"
 
 
 def words(tried: LoaderTrial) -> str:

@@ -30,6 +30,8 @@ def lateness_map(cross_rank: CrossRank) -> Iterator[Chart | Absent]:
     shown = columns[:, rows].T
     scale, unit = units.time_scale(float(np.abs(shown).max()) * NS)
     largest = float(np.abs(shown).max()) * NS / scale
+    ends = [-largest, 0.0, largest]
+    names = [f"{units.digits(end)} {unit}" for end in ends]
     yield Chart(
         title="Lateness by rank and step",
         traces=(
@@ -42,7 +44,7 @@ def lateness_map(cross_rank: CrossRank) -> Iterator[Chart | Absent]:
                 "zmin": -largest,
                 "zmax": largest,
                 "colorscale": COLORS,
-                "colorbar": {"ticksuffix": f" {unit}", "thickness": 12, "nticks": 3, "ypad": 0},
+                "colorbar": {"tickvals": ends, "ticktext": names, "thickness": 12, "ypad": 0},
                 "hovertemplate": f"%{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",
                 "xgap": 1,
                 "ygap": 1,

@@ -317,6 +317,8 @@ class TestRanks:
         assert trace["y"] == [f"rank {number}" for number in range(4)]
         assert [row[0] for row in trace["z"]] == [0, 0, 30, 0]
         assert (trace["zmin"], trace["zmax"], len(trace["x"])) == (-30, 30, 19)
+        assert trace["colorbar"]["tickvals"] == [-30, 0, 30]
+        assert trace["colorbar"]["ticktext"] == ["-30.0 ms", "0 ms", "30.0 ms"]
         assert chart.alternative.endswith("by 30.0 ms.")
 
     def test_of_many_steps_the_latest_of_neighbours_is_drawn(self) -> None:
