@@ -82,8 +82,8 @@ def _plan_of(options: dict[str, Any]) -> Plan:
 
 def _both(options: dict[str, Any], wanted: Recording) -> tuple[Checkout, Checkout]:
     """Return base and head; their scripts are the same place in two directories."""
+    from dpdoctor.gate.recorded import script_of
     from dpdoctor.gate.sides import import_roots
-    from dpdoctor.gate.workload import script_of
 
     roots = import_roots(options["base"], options["head"])
     base, head = (

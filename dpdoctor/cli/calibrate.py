@@ -14,7 +14,7 @@ from dpdoctor.cli._help import Verb
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
-    from dpdoctor.gate.calibrate import Calibrated
+    from dpdoctor.gate.calibration import Calibrated
 
 # Noise cannot be told from fewer.
 LEAST_PAIRS = 10
@@ -46,7 +46,6 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     machine.
     """
     from dpdoctor.gate import calibration
-    from dpdoctor.gate.calibrate import calibrate as launch_pairs
 
     console = _report.console_for(_report.TERMINAL)
     asked = _options.tolerance_of(options)
@@ -59,7 +58,7 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     context.with_resource(interruption.heeding())
     progress = _start.OfSides(_start.progress(console, quiet=options["quiet"], verbose=options["verbose"]))
     try:
-        done = launch_pairs(root, checkout, pairs=options["pairs"], progress=progress)
+        done = calibration.calibrate(root, checkout, pairs=options["pairs"], progress=progress)
     finally:
         console.show_cursor()  # an error leaves the line of progress as it is
     _keep(done, directory, asked, console)

@@ -162,7 +162,7 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 
 def _judge_run(options: dict[str, Any]) -> GateResult:
     """Return what becomes of a run that exists, against a baseline. Imports late: --help loads every verb."""
-    from dpdoctor.gate import against_baseline, baselines, calibration
+    from dpdoctor.gate import baselines, calibration
 
     if options["script"] is None:
         raise UsageError("give the RUN to judge: the directory that `dpdoctor profile --repeat` printed at its end")
@@ -171,9 +171,9 @@ def _judge_run(options: dict[str, Any]) -> GateResult:
     baseline, name = baselines.read(path), baselines.name_of(path)
     run = rundir.read(Path(options["script"]))
     if options["exact"]:
-        return against_baseline.gate_exactly(run, baseline, name)
+        return baselines.gate_exactly(run, baseline, name)
     kept = options["calibrations"] or calibration.default_directory()
-    return against_baseline.gate(run, baseline, name, asked=asked, calibrations=kept)
+    return baselines.gate(run, baseline, name, asked=asked, calibrations=kept)
 
 
 def _exit_code(result: GateResult) -> int:

@@ -1,8 +1,8 @@
-"""Where the noise of machines and workloads is kept, and how a run finds its own.
+"""The noise of a machine and a workload: measured by pairs of launches of the same code, kept, and found again.
 
-One file for each workload on each machine, named after both, in a directory of the user's data, not of a cache: it
-takes minutes to measure, and a gate that misses it cannot judge. A CI system that starts from nothing keeps the
-directory between its jobs and names it with --calibrations.
+The pairs (A/A) are launched as a gate does. There is one file for each workload on each machine, named after both, in a
+directory of the user's data, not of a cache: it takes minutes to measure, and a gate that misses it cannot judge. A CI
+system that starts from nothing keeps the directory between its jobs and names it with --calibrations.
 """
 
 from __future__ import annotations
@@ -17,20 +17,149 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from statistics import median
 
+import msgspec
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from dpdoctor import rundir, units
 from dpdoctor.analysis.base.launch_facts import every
+from dpdoctor.analysis.base.stats import MAD_TO_SIGMA
 from dpdoctor.errors import BaselineError, OutputError, RunDirectoryError
 from dpdoctor.gate import comparable
+from dpdoctor.gate.alternate import Alternated, Decide, alternate, most_launches
 from dpdoctor.gate.comparable import of_machines
 from dpdoctor.gate.files import locked_directory, make_directory
-from dpdoctor.gate.model import SCHEMA, Calibration, ModeNoise, Refusal
-from dpdoctor.gate.noise import launch_spread
-from dpdoctor.gate.recorded import seconds_per_step
-from dpdoctor.gate.workload import sharing, workload
+from dpdoctor.gate.model import SCHEMA, Calibration, ModeNoise, Pair, Refusal
+from dpdoctor.gate.recorded import seconds_per_step, sharing, workload
+from dpdoctor.gate.sides import Checkout, Launches
+from dpdoctor.launch.interruption import heeding
+from dpdoctor.launch.progress import Progress
 from dpdoctor.records import Run
 from dpdoctor.spec import Fingerprint, RunSpec
+from dpdoctor.version import __version__
+
+
+class Enough(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether as many pairs count as were asked for; there is nothing else to judge."""
+
+    final: bool
+
+
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it; `calibration` is None where it was refused or interrupted, and `launched` says why."""
+
+    calibration: Calibration | None
+    launched: Alternated[Enough]
+
+
+def calibrate(root: Path, checkout: Checkout, *, pairs: int, progress: Progress) -> Calibrated:
+    """Return the noise that A/A pairs show; `root` is the directory of their launches.
+
+    Raises:
+        ValueError: fewer pairs than noise can be told from.
+        OutputError: the directory of a launch cannot be written.
+    """
+    launches = Launches(root, {"base": checkout, "head": checkout}, progress, most=most_launches(pairs))
+    with heeding():
+        done = alternate(launches, _until(pairs), modes=checkout.modes, most_pairs=pairs, same_code=True)
+    if done.interrupted or done.refusals:
+        return Calibrated(calibration=None, launched=done)
+    calibration = Calibration(
+        created=checkout.header.created,
+        dpdoctor=__version__,
+        workload=str(workload(checkout.spec)),
+        fingerprint=checkout.header.fingerprint,
+        modes={
+            mode.name: replace(
+                mode_noise(done.pairs[mode.name]),
+                sharing=sharing(mode),
+                created=checkout.header.created,
+                fingerprint=checkout.header.fingerprint,
+            )
+            for mode in checkout.spec.modes
+        },
+    )
+    return Calibrated(calibration=calibration, launched=done)
+
+
+def _until(pairs: int) -> Decide[Enough]:
+    def decide(log_ratios: Mapping[str, Sequence[float]], _: Mapping[str, Enough]) -> Mapping[str, Enough]:
+        return {mode: Enough(final=len(ratios) >= pairs) for mode, ratios in log_ratios.items()}
+
+    return decide
+
+
+# Fewer say too little of how far launches spread: the spread of ten is itself known to a third.
+LEAST_PAIRS = 10
+# What a median absolute deviation is worth, next to a standard deviation of as many values (Rousseeuw and Croux,
+# Alternatives to the Median Absolute Deviation, 1993).
+MAD_EFFICIENCY = 0.37
+
+
+def mode_noise(pairs: Sequence[Pair]) -> ModeNoise:
+    """Return the noise that A/A pairs show; those that were replaced do not count.
+
+    Raises:
+        ValueError: fewer than LEAST_PAIRS count.
+    """
+    counted = [
+        (pair.order, found, shown)
+        for pair in pairs
+        if pair.replaced is None
+        and (found := _logs(pair.base_s, pair.head_s)) is not None
+        and (shown := _logs(pair.base_shown_s, pair.head_shown_s)) is not None
+    ]
+    if len(counted) < LEAST_PAIRS:
+        raise ValueError(f"{len(counted)} pairs count; noise is told from {LEAST_PAIRS} at least")
+    ratios = [head - base for _, (base, head), _ in counted]
+    launches = [value for order, both, _ in counted for value in (both if order == "AB" else both[::-1])]
+    shown_launches = [value for _, _, both in counted for value in both]
+    return ModeNoise(
+        run_cv=spread(launches, float(np.median(launches))),
+        shown_cv=spread(shown_launches, float(np.median(shown_launches))),
+        # Both sides of an A/A pair are the same, so its log ratio spreads about 0.
+        pair_sd=spread(ratios, 0.0),
+        shown_pair_sd=spread([head - base for _, _, (base, head) in counted], 0.0),
+        autocorrelation=autocorrelation(launches),
+        median_s=math.exp(float(np.median(launches))),
+        log_ratios=tuple(ratios),
+        log_seconds=tuple(launches),
+    )
+
+
+def _logs(base_s: float | None, head_s: float | None) -> tuple[float, float] | None:
+    """Return the logs of both sides' seconds per step; None: one of them was not measured."""
+    return None if base_s is None or head_s is None else (math.log(base_s), math.log(head_s))
+
+
+def spread(values: Sequence[float] | NDArray[np.float64], centre: float) -> float:
+    """Return a standard deviation about `centre` that a few outliers do not change: 1.4826 times the median distance.
+
+    The plain one where half of the values are at the centre, and the median distance would say that nothing varies.
+    """
+    away = np.abs(np.asarray(values) - centre)
+    return MAD_TO_SIGMA * float(np.median(away)) or float(np.sqrt(np.mean(away**2)))
+
+
+def degrees_of_freedom(noise: ModeNoise) -> float:
+    """Return those of `run_cv`, for Student's t."""
+    return max(1.0, MAD_EFFICIENCY * (len(noise.log_seconds) - 1))
+
+
+def launch_spread(noise: ModeNoise) -> float:
+    """Return the half width of the 95% interval in which launches lie, relative to what a report shows of a launch."""
+    from scipy import stats
+
+    return math.expm1(float(stats.t.ppf(0.975, degrees_of_freedom(noise))) * noise.shown_cv)
+
+
+def autocorrelation(values: Sequence[float]) -> float:
+    """Return the correlation of each value with the next (lag 1); 0 where nothing varies."""
+    away = np.asarray(values) - np.mean(values)
+    total = float(away @ away)
+    return float(away[:-1] @ away[1:]) / total if total > 0 else 0.0
+
 
 # Launches of one machine and workload differ by less.
 OTHER_PACE = 0.25

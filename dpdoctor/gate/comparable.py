@@ -20,8 +20,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.gate.model import LONGER_WARMUP, UNDISTURBED, Refusal, SideName
-from dpdoctor.gate.recorded import LEAST_STEPS, Conditions, Recorded, RecordedMode, training_data
-from dpdoctor.gate.workload import workload
+from dpdoctor.gate.recorded import LEAST_STEPS, Conditions, Recorded, RecordedMode, training_data, workload
 from dpdoctor.spec import BASELINE, Fingerprint
 
 Tier = Literal["time", "exact"]

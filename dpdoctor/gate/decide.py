@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.analysis.base.stats import unknown
-from dpdoctor.gate.design import MOST_PAIRS, Plan, holm_alpha
+from dpdoctor.gate.design import MOST_PAIRS, POWER, Capability, Plan, capability, holm_alpha, is_fine, is_too_slow
 from dpdoctor.gate.model import ModeNoise, Pair
-from dpdoctor.gate.power import POWER, Capability, capability, is_fine, is_too_slow
 from dpdoctor.gate.signed_rank import Array, Location, bound_rank, location
 
 PairedOutcome = Literal["pass", "regressed", "inconclusive"]

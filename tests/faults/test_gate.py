@@ -19,7 +19,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.gate import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
-from dpdoctor.gate.workload import Workload
+from dpdoctor.gate.recorded import Workload
 from dpdoctor.launch import machine
 from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS

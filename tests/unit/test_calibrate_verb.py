@@ -9,10 +9,9 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dpdoctor.cli import main
-from dpdoctor.gate import calibrate as measuring
 from dpdoctor.gate import calibration
 from dpdoctor.gate.alternate import Alternated
-from dpdoctor.gate.calibrate import Calibrated
+from dpdoctor.gate.calibration import Calibrated
 from tests.builders.gate_results import CALIBRATION
 
 CALIBRATE = ("calibrate", "--quiet", "--calibrations", "kept", "--out", "launches")
@@ -27,7 +26,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         roots.append(root)
         return Calibrated(calibration=CALIBRATION, launched=Alternated(pairs={}, verdicts={}))
 
-    monkeypatch.setattr(measuring, "calibrate", measure)
+    monkeypatch.setattr(calibration, "calibrate", measure)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     return roots

@@ -14,8 +14,7 @@ from dpdoctor.cli.gate import LEAST_PAIRS, MOST_PAIRS
 from dpdoctor.gate import baselines, calibration, design
 from dpdoctor.gate.baselines import Author
 from dpdoctor.gate.model import Calibration
-from dpdoctor.gate.recorded import recorded
-from dpdoctor.gate.workload import workload
+from dpdoctor.gate.recorded import recorded, workload
 from dpdoctor.records import Run
 from dpdoctor.report.gate import annotations
 from tests.builders import launched_runs, run_directories

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.gate import calibration
+from dpdoctor.gate.calibration import launch_spread
 from dpdoctor.gate.model import Calibration
-from dpdoctor.gate.noise import launch_spread
-from dpdoctor.gate.workload import sharing, workload
+from dpdoctor.gate.recorded import sharing, workload
 from dpdoctor.launch import launcher
 from dpdoctor.launch.progress import Progress
 from dpdoctor.records import LaunchRecord

@@ -11,9 +11,8 @@ from rich.table import Table as RichTable
 from dpdoctor import units
 from dpdoctor.gate.alternate import Alternated, V
 from dpdoctor.gate.comparable import NOT_CONCERNED
-from dpdoctor.gate.design import QUICK, Plan, sequence
+from dpdoctor.gate.design import POWER, QUICK, Plan, capability, false_fail_rate, sequence
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
-from dpdoctor.gate.power import POWER, capability, false_fail_rate
 from dpdoctor.report.formats.console import literal
 from dpdoctor.report.gate import content
 from dpdoctor.report.text import mode_label, sentence

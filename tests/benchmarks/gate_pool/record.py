@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from dpdoctor import __version__, units
-from dpdoctor.gate.noise import LEAST_PAIRS
+from dpdoctor.gate.calibration import LEAST_PAIRS
 from dpdoctor.launch import machine
 
 from . import planting, pool

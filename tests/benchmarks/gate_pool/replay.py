@@ -21,11 +21,10 @@ from scipy import stats
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
+from dpdoctor.gate.calibration import mode_noise
 from dpdoctor.gate.decide import by_all_windows, decide
-from dpdoctor.gate.design import QUICK, Plan, sequence
+from dpdoctor.gate.design import QUICK, Plan, capability, sequence
 from dpdoctor.gate.model import ModeNoise
-from dpdoctor.gate.noise import mode_noise
-from dpdoctor.gate.power import capability
 from dpdoctor.gate.signed_rank import location
 from dpdoctor.report.text import with_interval
 

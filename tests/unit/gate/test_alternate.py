@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dpdoctor.gate.alternate import Alternated, Decide, Measured, alternate, order
-from dpdoctor.gate.calibrate import calibrate
+from dpdoctor.gate.calibration import calibrate
 from dpdoctor.gate.model import Refusal, SideName
 
 FAILED = Refusal(field="ddp: mode", base="not concerned", head="it raised", remedy="mend it")
@@ -125,7 +125,7 @@ def test_more_than_a_fifth_is_not_replaced() -> None:
 
 def test_a_calibration_blames_no_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher({("base", number): Measured(disturbed="cores were taken") for number in range(1, 9)})
-    monkeypatch.setattr("dpdoctor.gate.calibrate.Launches", lambda *_, **__: launcher)
+    monkeypatch.setattr("dpdoctor.gate.calibration.Launches", lambda *_, **__: launcher)
     checkout: Any = SimpleNamespace(modes=("ddp",))
     progress: Any = None
     (refusal,) = calibrate(tmp_path, checkout, pairs=10, progress=progress).launched.refusals

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from dpdoctor.analysis import Figure
 from dpdoctor.gate import decide as words
 from dpdoctor.gate.decide import Verdict, by_all_windows, decide, decide_all, obstacle
-from dpdoctor.gate.design import QUICK, sequence
+from dpdoctor.gate.design import QUICK, Capability, capability, sequence
 from dpdoctor.gate.model import Pair
-from dpdoctor.gate.power import Capability, capability
 from tests.builders.noises import QUIET, log_ratios, noise, pairs
 
 PLAN = sequence()

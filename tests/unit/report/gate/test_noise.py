@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from dpdoctor.gate.alternate import Alternated
-from dpdoctor.gate.calibrate import Enough
+from dpdoctor.gate.calibration import Enough
 from dpdoctor.gate.model import Calibration, ModeNoise, Refusal
 from dpdoctor.report.gate import noise
 from tests.builders import records
