@@ -1,26 +1,54 @@
-"""The ablations of one rank: which of them can run, one switched on and off at the edges of its windows, what went
-wrong.
+"""The ablations of one rank: which can run, one switched on and off at the edges of its windows, what went wrong.
+
+What is trained in a window in which ranks part is put back at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+import psutil
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from dpdoctor import units
+from dpdoctor import cgroup, units
 from dpdoctor.records import FULL, AblationRecord, Counters
-from dpdoctor.worker.ablations import _memory
 from dpdoctor.worker.ablations import _proofs as proofs
-from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
-from dpdoctor.worker.base import state as _state
+from dpdoctor.worker.ablations._base import MEMORY_MARGIN, Ablation, AblationContext, Fault
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
 from dpdoctor.worker.base.director import LEAST_ROUNDS
 from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.timing.exchanges import Issued
 
 NO_WINDOW = "training ended before a window of it was measured"
+# What schedulers set in the groups of an optimizer, and the parameters.
+_NOT_THE_OPTIMIZERS = frozenset(
+    {
+        "params",
+        "lr",
+        "initial_lr",
+        "max_lr",
+        "min_lr",
+        "momentum",
+        "initial_momentum",
+        "max_momentum",
+        "base_momentum",
+        "betas",
+        "weight_decay",
+        "swa_lr",
+    }
+)
+
+
+def _available_bytes() -> int:
+    """Return the bytes that may still be taken without swapping, of the machine or of this process's cgroups."""
+    free, left = int(psutil.virtual_memory().available), cgroup.memory_left()
+    return free if left is None else min(free, left)
 
 
 class AblationRunner:
@@ -39,7 +67,7 @@ class AblationRunner:
         *,
         time_budget_s: float,
         raised: Mapping[str, str] | None = None,
-        available_bytes: Callable[[], int] = _memory.available_bytes,
+        available_bytes: Callable[[], int] = _available_bytes,
     ) -> None:
         self._ablations = ablations
         self._context = context
@@ -52,7 +80,7 @@ class AblationRunner:
         self._skipped = {name: reason for name, reason in (raised or {}).items() if name in ablations}
         self._last_fault = dict.fromkeys(ablations, NO_WINDOW)
         self._measured: set[str] = set()
-        self._state: _state.Snapshot | None = None
+        self._state: Snapshot | None = None
         wire = context.wire
         self._counted = proofs.Counted(wire) if wire is not None else None
         self._is_replicated = False
@@ -121,10 +149,10 @@ class AblationRunner:
         """Return how much memory is missing; ranks share a host, as far as is known."""
         context, needed = self._context, 0
         if ablation.sets_apart:
-            needed += _state.num_bytes(context.wrapping.modules, self._optimizers())
+            needed += snapshot_bytes(context.wrapping.modules, self._optimizers())
         if ablation.replays:
             needed += context.replay.num_bytes(context.tally.loaders())
-        all_needed, available = int(_memory.MARGIN * needed * context.world_size), self._available_bytes()
+        all_needed, available = int(MEMORY_MARGIN * needed * context.world_size), self._available_bytes()
         if all_needed <= available:
             return None
         ranks = units.count(context.world_size, "rank")
@@ -151,7 +179,7 @@ class AblationRunner:
         self._since.append(name)
         ablation, context = self._ablations[name], self._context
         if ablation.sets_apart:
-            self._state = _state.Snapshot(context.wrapping.modules, self._optimizers(), context.precision.scalers())
+            self._state = Snapshot(context.wrapping.modules, self._optimizers(), context.precision.scalers())
         ablation.begin(context)
 
     def leave(self, *, measured: bool = True) -> bool:
@@ -222,3 +250,103 @@ def chosen(ablations: dict[str, Ablation], mode: Mode) -> dict[str, Ablation]:
     """Return the ablations that were asked for and mean something in the mode, the most important first."""
     found = {name: ablation for name, ablation in ablations.items() if ablation.applies(mode)}
     return dict(sorted(found.items(), key=lambda item: item[1].priority))
+
+
+class Snapshot:
+    """The state of training when this was made; `restore` gives the same tensors their values back.
+
+    Learning rates and what else schedulers set are left alone: they go on through all windows. Other numbers in an
+    optimizer's groups are its own, such as the step size that Prodigy finds.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer], scalers: Sequence[GradScaler]
+    ) -> None:
+        trained = structure.trained(modules, optimizers)
+        self._parameters = [_Held(parameter) for parameter in trained]
+        self._gradients = [(p, None if p.grad is None else _Held(p.grad)) for p in trained]
+        self._buffers = [(owner, name, _Held(buffer)) for owner, name, buffer in _buffers(modules)]
+        self._states = [(optimizer, _mapped(dict(optimizer.state), _Held)) for optimizer in optimizers]
+        self._groups = [
+            (group, _mapped({key: value for key, value in group.items() if key not in _NOT_THE_OPTIMIZERS}, _Held))
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
+        self._scalers = [(scaler, scaler.state_dict()) for scaler in scalers]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back."""
+        for held in self._parameters:
+            held.back()
+        for parameter, gradient in self._gradients:
+            parameter.grad = None if gradient is None else gradient.back()
+        for owner, name, buffer in self._buffers:
+            owner._buffers[name] = buffer.back()
+        for optimizer, state in self._states:
+            optimizer.state.clear()
+            optimizer.state.update(_mapped(state, lambda held: held.back()))
+        for group, entries in self._groups:
+            group.update(_mapped(entries, lambda held: held.back()))
+        for scaler, scale in self._scalers:
+            scaler.load_state_dict(scale)
+            _forget_overflows(scaler)
+
+
+def snapshot_bytes(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> int:
+    """Return the memory of a Snapshot; gradients are counted for all parameters, whether they have one now or not."""
+    total = 0
+
+    def add(tensor: torch.Tensor) -> None:
+        nonlocal total
+        total += structure.local(tensor).nbytes
+
+    with torch.no_grad():
+        for parameter in structure.trained(modules, optimizers):
+            add(parameter)
+            add(parameter)
+        for _, _, buffer in _buffers(modules):
+            add(buffer)
+        for optimizer in optimizers:
+            _mapped(dict(optimizer.state), add)
+    return total
+
+
+class _Held:
+    """A tensor and a copy of it in the host's memory; of a sharded one this rank's shard."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._copy = structure.local(tensor).to("cpu", copy=True)
+
+    def back(self) -> torch.Tensor:
+        """Return the tensor, with the values that it had."""
+        structure.local(self._tensor).copy_(self._copy)
+        return self._tensor
+
+
+def _buffers(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    for module in modules:
+        for owner in module.modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None:
+                    yield owner, name, buffer
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return nested containers anew, with `change` of each tensor, or of what stands for one, in them."""
+    if isinstance(value, (torch.Tensor, _Held)):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(_mapped(item, change) for item in value)
+    return value
+
+
+def _forget_overflows(scaler: GradScaler) -> None:
+    """Have the update that follows this step see none: each rank would see its own, and scale differently after."""
+    for state in scaler._per_optimizer_states.values():
+        for found in state["found_inf_per_device"].values():
+            found.zero_()

@@ -28,10 +28,10 @@ from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import Strategy, Written
 from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
-from dpdoctor.worker import script, stored
+from dpdoctor.worker import script
 from dpdoctor.worker.ablations._base import Ablation
 from dpdoctor.worker.base import lines
-from dpdoctor.worker.base.agreement import Agreement, Alone
+from dpdoctor.worker.base.agreement import Agreement, Alone, LostError, Stored, world_name
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.shard import OWN
 from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
@@ -40,7 +40,6 @@ from dpdoctor.worker.launched import Place
 from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.protection import Protection
-from dpdoctor.worker.stored import LostError, Stored
 from dpdoctor.worker.timing.exchanges import Exchanges
 
 NEVER_TRAINED = "this process made a process group, and ended without a training step"
@@ -70,7 +69,7 @@ def observe(directory: Path, note: Callable[[str, str], None]) -> Native:
         # torchrun may keep one store for all its attempts: each finds its own keys alone.
         store = distributed_c10d.PrefixStore(f"attempt{attempt}", distributed_c10d._get_default_store().clone())
         backend = _backend()
-        candidate = stored.world_name(store, candidate)
+        candidate = world_name(store, candidate)
     own = rundir.rank_dir(rundir.world_dir(directory, candidate), where.rank)
     own.mkdir(parents=True)
     heartbeat = Heartbeat(own, os.getpid(), time.monotonic_ns)

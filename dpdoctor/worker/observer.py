@@ -24,8 +24,7 @@ from dpdoctor.worker.ablations._base import Ablation, AblationContext
 from dpdoctor.worker.ablations._beside import Beside
 from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.ablations._wire import Wire
-from dpdoctor.worker.base import profiler
-from dpdoctor.worker.base import state as _state
+from dpdoctor.worker.base import profiler, structure
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.director import Director
 from dpdoctor.worker.base.mode import Passes
@@ -197,7 +196,7 @@ class Observer(ABC):
         return Wire(self._exchanges, self._wrapping, self._mode.wrappers, self._trained)
 
     def _trained(self) -> list[nn.Parameter]:
-        found = _state.parameters(self._wrapping.modules, self._optimizers.alive())
+        found = structure.trained(self._wrapping.modules, self._optimizers.alive())
         return [parameter for parameter in found if parameter.requires_grad]
 
     def _make_ablation_runner(self) -> AblationRunner:

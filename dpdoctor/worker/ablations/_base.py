@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dpdoctor.worker.wrap.redirect import Watch
     from dpdoctor.worker.wrap.wrapping import Wrapping
 
+# What an ablation takes must leave so much of the free memory to everybody else.
+MEMORY_MARGIN = 1.25
 ONE_RANK = "one rank has nobody to communicate with"
 
 

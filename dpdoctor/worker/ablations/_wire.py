@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import units
 from dpdoctor.records import Counters
-from dpdoctor.worker.base import layouts, local_copies
+from dpdoctor.worker.base import local_copies, structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
 from dpdoctor.worker.timing.exchanges import ALL, REDUCTIONS, Exchanges, Site
 from dpdoctor.worker.wrap.wrapping import Wrapping
@@ -77,16 +77,16 @@ class Wire:
     def _is_trained(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a parameter that is trained, or the gradient of one."""
         held = (either for parameter in self._trained() for either in (parameter, parameter.grad) if either is not None)
-        return layouts.is_dense(tensor) and any(
+        return structure.is_dense(tensor) and any(
             type(either) in {torch.Tensor, nn.Parameter}
-            and layouts.is_dense(either)
+            and structure.is_dense(either)
             and either.data_ptr() == tensor.data_ptr()
             for either in held
         )
 
     def settle(self, agreement: Agreement, counters: Counters | None) -> None:
         """Find out what ranks exchange, and whether all do so at the same lines; `counters` are of the last step."""
-        trained, sharded = self._trained(), layouts.sharded_elements(self._parts())
+        trained, sharded = self._trained(), structure.sharded_elements(self._parts())
         elements = [sharded.get(id(tensor), tensor.numel()) for tensor in trained]
         self.least = max(1.0, LEAST_SHARE * sum(elements))
         self.exchanges.settle(self.least)
@@ -186,7 +186,7 @@ def instead(method: str, group: dist.ProcessGroup, args: tuple[Any, ...]) -> dis
     """Do within this rank what a method of a process group does with others, and return work that is done."""
     with torch.no_grad():
         local_copies.BY_METHOD[method](group, *args[:2])
-    tensors = list(layouts.tensors(args[0]))
+    tensors = list(structure.tensors(args[0]))
     future: torch.futures.Future[Any] = torch.futures.Future(devices=[*{t.device for t in tensors if t.is_cuda}])
     future.set_result(tensors)
     return _create_work_from_future(future)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpdoctor import units
-from dpdoctor.worker.ablations._base import AblationContext
+from dpdoctor.worker.ablations._base import MEMORY_MARGIN, AblationContext
 from dpdoctor.worker.ablations.cached_batches import CachedBatches
 from dpdoctor.worker.base.mode import Mode
 
@@ -41,13 +41,19 @@ def _device(context: AblationContext) -> torch.device | None:
 
 
 def _lacks_memory(context: AblationContext, device: torch.device) -> str | None:
-    from dpdoctor.worker.ablations import _memory
-
-    needed = int(_memory.MARGIN * context.replay.num_bytes(context.tally.loaders()))
-    available = _memory.available_on(device)
+    needed = int(MEMORY_MARGIN * context.replay.num_bytes(context.tally.loaders()))
+    available = _available_on(device)
     if needed <= available:
         return None
     return f"{units.size(needed)} of the GPU's memory needed for batches, {units.size(max(0, available))} available"
+
+
+def _available_on(device: torch.device) -> int:
+    """Return the bytes of a GPU that stay free while this process takes as much as it took at most."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
 
 
 ABLATION = CachedDevice()

@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import Dataset, SequentialSampler
 
 from dpdoctor.loading import HandOff
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.fetches import num_bytes
 from dpdoctor.worker.data.specimen import Specimen
@@ -93,7 +93,7 @@ def _receive(number: int, loader: ApartLoader, clock: Callable[[], int], limit_s
             begin_ns = clock()
             sent_ns, batch = batches._next_data()
             received_ns.append(clock() - begin_ns)
-            size, num_tensors = num_bytes(batch), sum(1 for _ in layouts.tensors(batch))
+            size, num_tensors = num_bytes(batch), sum(1 for _ in structure.tensors(batch))
     finally:
         batches._shutdown_workers()
     if len(sent_ns) < LEAST_BATCHES:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 
 _CONSTANTS = (str, bytes, int, float, complex, np.generic, type(None), torch.device, torch.dtype)
 # An object of the script's may lead to all its data: a batch of more values is not given twice.
@@ -107,7 +107,7 @@ class Kept:
 def _check(tensor: torch.Tensor) -> None:
     if tensor.requires_grad:
         raise UnreplayableError("a tensor that requires a gradient")
-    if not layouts.is_dense(tensor):
+    if not structure.is_dense(tensor):
         raise UnreplayableError("a sparse or nested tensor")
 
 

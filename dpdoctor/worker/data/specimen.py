@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 
 _PLAIN = (str, bytes, int, float, bool, complex, type(None))
 
@@ -47,7 +47,7 @@ def describe(batch: Any, iterator: Any) -> Specimen | None:
 
 
 def _describe(value: Any) -> Any:
-    if type(value) is torch.Tensor and layouts.is_dense(value) and value.is_cpu and not value.is_quantized:
+    if type(value) is torch.Tensor and structure.is_dense(value) and value.is_cpu and not value.is_quantized:
         return _Tensor(value.shape, value.dtype)
     if type(value) in (list, tuple):
         return type(value)(map(_describe, value))

@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dpdoctor.records import MemoryRecord
-from dpdoctor.worker.base import layouts
-from dpdoctor.worker.base.state import local, parameters
+from dpdoctor.worker.base import structure
 
 
 @torch.no_grad()
@@ -21,7 +20,7 @@ def memory(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer], *, at_
     Only tensors count that lie where the first parameter does: on the host or on GPUs. A gradient is there until the
     script sets it to None. What lies in one storage counts once.
     """
-    trained = parameters(modules, optimizers)
+    trained = structure.trained(modules, optimizers)
     own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     kind = trained[0].device.type if trained else "cpu"
     held = set[int]()
@@ -35,7 +34,7 @@ def memory(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer], *, at_
         window=window,
         parameters_bytes=size([*trained, *own]),
         gradients_bytes=size(parameter.grad for parameter in trained if parameter.grad is not None),
-        optimizer_bytes=size(tensor for optimizer in optimizers for tensor in layouts.tensors(optimizer.state)),
+        optimizer_bytes=size(tensor for optimizer in optimizers for tensor in structure.tensors(optimizer.state)),
         allocated_bytes=sum(map(torch.cuda.memory_allocated, devices)) if on_gpu else None,
         peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, devices)) if on_gpu else None,
         reserved_bytes=sum(map(torch.cuda.memory_reserved, devices)) if on_gpu else None,
@@ -47,7 +46,7 @@ def _size(tensor: torch.Tensor, kind: str, held: set[int]) -> int:
     """Return the bytes of a tensor's storage; 0 where it lies elsewhere or is counted already."""
     with torch._C.DisableTorchFunctionSubclass():
         try:
-            storage = local(tensor).untyped_storage()
+            storage = structure.local(tensor).untyped_storage()
             place, num_bytes = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, NotImplementedError):  # such as a sparse tensor's, which has none
             return 0

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from dpdoctor import units
 from dpdoctor.records import HAND_WRITTEN, NOTHING, NOW_AND_THEN, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
-from dpdoctor.worker.base.modules import own_parameters
+from dpdoctor.worker.base.structure import own_parameters
 from dpdoctor.worker.timing.exchanges import Call, Exchanges
 
 # From this part of what is trained on, counted in bytes, an exchange of the script's own is one of gradients or

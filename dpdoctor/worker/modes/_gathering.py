@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from dpdoctor.worker.base import modules
+from dpdoctor.worker.base import structure
 
 
 class Shards:
@@ -102,7 +102,7 @@ def _gathered(sharded: nn.Module) -> Iterator[None]:
 
 def _own_parameters(sharded: nn.Module) -> Iterator[nn.Parameter]:
     """Yield the parameters that are gathered with a module: not those of sharded modules inside of it."""
-    yield from modules.own_parameters(sharded)
+    yield from structure.own_parameters(sharded)
     for part in sharded.children():
         if not isinstance(part, FSDPModule):
             yield from _own_parameters(part)

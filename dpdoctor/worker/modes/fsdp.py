@@ -188,7 +188,7 @@ class FSDP(Mode):
         """Return the module's own call, which gathers its shards; all ranks begin with rank 0's values."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        from dpdoctor.worker.base import modules
+        from dpdoctor.worker.base import structure
         from dpdoctor.worker.modes._gathering import Shards, share_attributes
         from dpdoctor.worker.wrap import repoint, shard_units
 
@@ -204,7 +204,7 @@ class FSDP(Mode):
             else shard_units.named_blocks(module, how.fsdp_wrap)
         )
         _lay_out(module, how.warn)
-        before = dict(modules.by_names(module))
+        before = dict(structure.by_names(module))
         _broadcast(module)
         self._padding[id(module)] = sum(_padded_bytes(p) - p.numel() * p.element_size() for p in module.parameters())
         device = next(iter(before.values())).device.type

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from dpdoctor.records import ALL_PHASES
-from dpdoctor.worker.base import layouts, lines, local_copies
+from dpdoctor.worker.base import lines, local_copies, structure
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
@@ -120,7 +120,7 @@ class Site:
         """Return whether a call with these tensors, of so many elements, is one of gradients or parameters."""
         if size == 1 and not self.scalars:
             return False
-        return self._is_torchs or next(layouts.tensors(tensors)).is_floating_point()
+        return self._is_torchs or next(structure.tensors(tensors)).is_floating_point()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,7 +258,7 @@ class Exchanges:
 
     def _learn(self, site: Site, args: tuple[Any, ...], *, is_movable: bool) -> None:
         self._step.num_bytes += max(map(_num_bytes, args[:2]), default=0)  # gathers have the whole in one of them
-        tensors = list(layouts.tensors(args[:1])) if is_movable else []
+        tensors = list(structure.tensors(args[:1])) if is_movable else []
         if tensors and not self._is_of_a_thread():
             site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
 
@@ -343,4 +343,4 @@ def _size(value: Any) -> int:
 
 
 def _num_bytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in layouts.tensors(value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in structure.tensors(value))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 
 # Frameworks fetch one batch or two ahead; what is older when a step ends was passed over.
 MOST_AHEAD = 2
@@ -71,8 +71,8 @@ def address(tensor: torch.Tensor) -> int:
 
 def identity(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return what tells a tensor from others, though they lie where it was freed, and once it is changed."""
-    if not (tensor.is_nested or layouts.is_dense(tensor)):
-        return tuple(map(identity, layouts.parts(tensor)))
+    if not (tensor.is_nested or structure.is_dense(tensor)):
+        return tuple(map(identity, structure.parts(tensor)))
     storage = _storage(tensor)
     if storage is None:
         return (object(),)

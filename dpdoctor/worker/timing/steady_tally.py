@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from dpdoctor.worker.base.layouts import is_dense
+from dpdoctor.worker.base.structure import is_dense
 from dpdoctor.worker.timing.pending import (
     LEAST_GONE,
     Batch,

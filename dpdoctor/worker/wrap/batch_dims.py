@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.timing.pending import MOST_VALUES, identity
 from dpdoctor.worker.timing.tally import VIEWS, Rows
 from dpdoctor.worker.wrap import views
@@ -50,9 +50,9 @@ class BatchDims:
 
     def given(self, module: nn.Module, tensor: torch.Tensor, beside: Iterable[torch.Tensor] = ()) -> Given:
         """Return what is to be known of the tensor that a forward of the module begins with, and of those beside it."""
-        shape = layouts.shape(tensor)
+        shape = structure.shape(tensor)
         key = (id(module), len(shape), tensor.is_floating_point())
-        is_mapped = layouts.is_mapped(tensor)
+        is_mapped = structure.is_mapped(tensor)
         given = Given(self, key, shape, identity(tensor), is_nested=tensor.is_nested, is_mapped=is_mapped)
         if self.is_new(given) and not tensor.is_nested:
             given.is_of_parts = any(_tells_of_parts(other, shape) for other in beside if other is not tensor)
@@ -169,7 +169,7 @@ def _of_output(shape: Sequence[int], output: Any) -> Iterator[int]:
     """
     first, *others = shape[:2]
     pairs = [(first, others), *((other, [first]) for other in others)]
-    for kept in filter(None, map(layouts.shape, layouts.tensors(output, MOST_VALUES))):
+    for kept in filter(None, map(structure.shape, structure.tensors(output, MOST_VALUES))):
         if tuple(shape) == (1,) and len(kept) > 1:  # one number may be of one sample, or for all of them
             yield kept[0]
         for size, left in pairs:
@@ -185,7 +185,7 @@ def _has_other_rows(given: Given, output: Any) -> bool:
     rows, *others = given.shape
     if not rows or given.is_nested or len(others) > 1 or (others and not given.key[-1]):
         return False
-    shapes = [layouts.shape(t) for t in layouts.tensors(output, MOST_VALUES) if t.requires_grad]
+    shapes = [structure.shape(t) for t in structure.tensors(output, MOST_VALUES) if t.requires_grad]
     return bool(shapes) and all(math.prod(shape) > 1 and rows not in shape and shape[0] % rows for shape in shapes)
 
 
@@ -193,7 +193,7 @@ def _tells_of_parts(numbers: torch.Tensor, shape: Sequence[int]) -> bool:
     """Return whether a tensor of whole numbers tells which rows of another, of this shape, are of one sample."""
     is_one_row = shape[0] == 1 < len(shape)
     rows = shape[1] if is_one_row else shape[0]
-    if len(shape) > 3 or rows < LEAST_ROWS or numbers.dtype not in _INTEGERS or not layouts.is_dense(numbers):
+    if len(shape) > 3 or rows < LEAST_ROWS or numbers.dtype not in _INTEGERS or not structure.is_dense(numbers):
         return False
     is_row = numbers.dim() == 1 or (is_one_row and tuple(numbers.shape) == (1, rows))
     if not is_row or not 1 < numbers.numel() <= min(rows + 1, MOST_NUMBERS):

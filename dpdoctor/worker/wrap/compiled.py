@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpdoctor.worker.base import layouts, lines
+from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.wrap.methods import CALL
 
@@ -142,7 +142,7 @@ def _leads_to(value: Any) -> Iterator[Any]:
         yield from list(value.values())
     elif not isinstance(value, (type, ModuleType)):
         if dataclasses.is_dataclass(value):  # which may have slots
-            yield from layouts.named(value) or ()
+            yield from structure.named(value) or ()
         yield from list(getattr(value, "__dict__", {}).values())
         yield getattr(type(value), CALL, None)
 

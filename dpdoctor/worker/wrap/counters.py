@@ -11,7 +11,7 @@ import torch
 
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.trace.sizes import ITEM_BYTES
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.wrap.operators import Operator, Recording, step_recording
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
@@ -48,7 +48,7 @@ class StepProfile:
             inputs=tuple(
                 InputTensor(
                     dtype=str(t.dtype).removeprefix("torch."),
-                    shape=layouts.shape(t),
+                    shape=structure.shape(t),
                     num_bytes=t.numel() * t.element_size(),
                 )
                 for t in inputs

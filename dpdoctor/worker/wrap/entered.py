@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.timing.pending import MOST_VALUES
 from dpdoctor.worker.wrap.proof import bits
 
@@ -62,9 +62,9 @@ class Entered:
             self._note_drawn()
         digest = (self._doubted or self._of_step) if in_eval_mode else self._of_step
         for tensor in tensors:
-            if layouts.is_mapped(tensor):
+            if structure.is_mapped(tensor):
                 continue
-            for part in layouts.parts(tensor.detach()):
+            for part in structure.parts(tensor.detach()):
                 flat = part.flatten()
                 some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
                 digest = hash((digest, tuple(part.shape), bits(some)))
@@ -137,7 +137,7 @@ class Labels:
     def handed(self, batch: Any) -> None:
         """Add a batch."""
         with torch._C.DisableTorchFunctionSubclass():
-            given = layouts.tensors(batch, MOST_VALUES)
+            given = structure.tensors(batch, MOST_VALUES)
             found = [_first(t) for t in given if t.dtype in _INTEGERS and _is_readable(t)]
             digests = [_digest(labels) for labels in found]
             if len(digests) == len(self._last):
@@ -179,7 +179,7 @@ class Labels:
 def _is_readable(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has values of its own, and no class of the script's that may refuse to be looked at."""
     is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    return is_plain and layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
+    return is_plain and structure.is_dense(tensor) and not structure.is_mapped(tensor)
 
 
 def _first(tensor: torch.Tensor) -> torch.Tensor:

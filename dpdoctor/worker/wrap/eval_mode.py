@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from dpdoctor.worker.base import lines, modules
+from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.patches import Patches
 
 
@@ -52,7 +52,7 @@ class EvalMode:
     def holds(self, parameters: Iterable[nn.Parameter]) -> bool:
         """Return whether each of these is a module's that is in eval mode now; False: there are none."""
         told = [module for reference in self._told.values() if (module := reference()) is not None]
-        found = {id(p) for module in told if not module.training for p in modules.parameters(module)}
+        found = {id(p) for module in told if not module.training for p in structure.parameters(module)}
         held = {id(p) for p in parameters}
         return bool(held) and held <= found
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from dpdoctor.worker.base import lines, modules
+from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.patches import Patches
 
 CALL = "__call__"
@@ -37,14 +37,14 @@ class Entry:
 
 def entries(part: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list[Entry]:
     """Return the methods that are running, outermost first, of modules that hold `part` and train more than it does."""
-    held = {id(p) for p in modules.parameters(part)}
+    held = {id(p) for p in structure.parameters(part)}
     found = []
     for frame in _stack():
         owner = frame.f_locals.get("self")
         if (
             isinstance(owner, nn.Module)
-            and any(module is part for module in modules.submodules(owner))
-            and any(is_trained(p) and id(p) not in held for p in modules.parameters(owner))
+            and any(module is part for module in structure.submodules(owner))
+            and any(is_trained(p) and id(p) not in held for p in structure.parameters(owner))
         ):
             line = lines.caller(frame.f_back)
             found.append(Entry(module=owner, method=frame.f_code.co_name, frame=frame, line=line))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.facts.evaluations import Evaluations
 from dpdoctor.worker.timing.pending import MOST_VALUES, storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
@@ -152,7 +152,7 @@ class Watch:
             first = _first(args, kwargs)
             if first is None or not first.dim():
                 return None
-            return self.batch_dims.given(module, first, layouts.tensors((args, kwargs), MOST_VALUES))
+            return self.batch_dims.given(module, first, structure.tensors((args, kwargs), MOST_VALUES))
 
     def training_forward(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None = None
@@ -183,9 +183,9 @@ class Watch:
         with torch._C.DisableTorchFunctionSubclass():
             training = self._trained(module, args, kwargs, given)
             if self.entered.is_on:
-                self.entered.forward(layouts.tensors((args, kwargs), MOST_VALUES), in_eval_mode=not in_training)
+                self.entered.forward(structure.tensors((args, kwargs), MOST_VALUES), in_eval_mode=not in_training)
             if self.keep_inputs and (in_training or not self.inputs):
-                self.inputs = list(layouts.tensors((args, kwargs), MOST_VALUES))
+                self.inputs = list(structure.tensors((args, kwargs), MOST_VALUES))
                 self.keep_inputs = not in_training  # it may only evaluate
         return training
 
@@ -206,8 +206,8 @@ class Watch:
             samples=given.rows if given is not None else None,
             call=(id(module), given.place if given is not None else None),
             goes_on=given is not None
-            and any(t.grad_fn is not None for t in layouts.tensors((args, kwargs), MOST_VALUES)),
-            changes_input=given is not None and any(map(_is_of_a_leaf, layouts.tensors((args, kwargs), MOST_VALUES))),
+            and any(t.grad_fn is not None for t in structure.tensors((args, kwargs), MOST_VALUES)),
+            changes_input=given is not None and any(map(_is_of_a_leaf, structure.tensors((args, kwargs), MOST_VALUES))),
         )
 
     def evaluating_forward(self) -> None:
@@ -275,7 +275,7 @@ def follow(training: Pass, output: Any) -> None:
 
 def _gather_nodes(output: Any, nodes: list[Any]) -> bool:
     """Add the nodes of autograd that made the tensors in nested containers; return False at anything unknown."""
-    for value in layouts.nested(output):
+    for value in structure.nested(output):
         if isinstance(value, torch.Tensor):
             if value.grad_fn is not None:
                 nodes.append(value.grad_fn)
@@ -291,7 +291,7 @@ def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
     """
     sizes: set[int] = set()
     is_part = False
-    given = layouts.nested((*args, *kwargs.values()), MOST_VALUES)
+    given = structure.nested((*args, *kwargs.values()), MOST_VALUES)
     next(given)  # how many arguments there are
     for value in given:
         if isinstance(value, PackedSequence):
@@ -300,12 +300,12 @@ def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
             sizes.add(len(value))
         elif isinstance(value, torch.Tensor):
             is_matrix = value.dim() == 2 and value.is_floating_point()
-            sizes.update(layouts.shape(value)[: 1 if is_matrix else 2])
+            sizes.update(structure.shape(value)[: 1 if is_matrix else 2])
             with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
                 is_part |= value.numel() * value.element_size() < value.untyped_storage().nbytes()
     return Look(frozenset(sizes), is_part)
 
 
 def _items(value: Any) -> Iterable[Any]:
-    held = layouts.named(value)
+    held = structure.named(value)
     return (value,) if held is None else held

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from dpdoctor.worker.base import lines, modules
+from dpdoctor.worker.base import lines, structure
 
 Parameters = dict[int, tuple[nn.Parameter, nn.Parameter]]
 # What takes the place of what, by the id of the latter: parameters, and tuples of them.
@@ -28,7 +28,7 @@ OUT_OF_REACH = (
 
 def replacements(before: dict[str, nn.Parameter], module: nn.Module) -> Parameters:
     """Return old and new parameter of each name, by the id of the old one."""
-    after = dict(modules.by_names(module))
+    after = dict(structure.by_names(module))
     return {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from dpdoctor.worker.base import modules
+from dpdoctor.worker.base import structure
 
 # A unit below this is gathered in a message so small that latency is all of its cost.
 LEAST_PARAMETERS = 100_000
@@ -40,7 +40,7 @@ def _is_block(module: nn.Module, occurrences: Counter[type[nn.Module]]) -> bool:
         occurrences[type(module)] > 1
         and not isinstance(module, _CONTAINERS)
         and any(True for _ in module.children())
-        and sum(p.numel() for p in modules.parameters(module)) >= LEAST_PARAMETERS
+        and sum(p.numel() for p in structure.parameters(module)) >= LEAST_PARAMETERS
     )
 
 
@@ -60,14 +60,14 @@ def named_blocks(root: nn.Module, class_names: Sequence[str]) -> list[nn.Module]
 
 def _shares(root: nn.Module, block: nn.Module) -> bool:
     """Return whether a parameter of a block is also reached past it: by a weight, or a module, that two places hold."""
-    inside = {id(p) for p in modules.parameters(block)}
+    inside = {id(p) for p in structure.parameters(block)}
     seen, left = {id(block)}, [root]
     while left:
         module = left.pop()
         if id(module) in seen:
             continue
         seen.add(id(module))
-        if any(id(p) in inside for p in modules.own_parameters(module)):
+        if any(id(p) in inside for p in structure.own_parameters(module)):
             return True
         left.extend(module.children())
     return False

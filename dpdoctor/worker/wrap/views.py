@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 
 # So many rows are compared, and so many elements of each, evenly spread.
 MOST_ROWS, MOST_ELEMENTS = 64, 512
@@ -20,7 +20,7 @@ MOST_VIEWS, MOST_AXES = 8, 8
 
 def are_comparable(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has rows of values."""
-    is_plain = type(tensor) is torch.Tensor and layouts.is_dense(tensor) and not layouts.is_mapped(tensor)
+    is_plain = type(tensor) is torch.Tensor and structure.is_dense(tensor) and not structure.is_mapped(tensor)
     return is_plain and tensor.dim() > 1 and tensor.numel() > 0 and not (tensor.is_complex() or tensor.is_meta)
 
 

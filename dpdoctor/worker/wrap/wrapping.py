@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
-from dpdoctor.worker.base import layouts, lines, modules
+from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches, around_compiled
 from dpdoctor.worker.wrap import methods
@@ -148,7 +148,7 @@ class Wrapping:
                     self._release_parts_of(self._compilations.inner(module))
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
                 if is_new:
-                    if self._mode.distributed and any(map(is_lazy, modules.parameters(module))):
+                    if self._mode.distributed and any(map(is_lazy, structure.parameters(module))):
                         # It makes its parameters here; torch's wrappers take none that have no shape yet.
                         with torch.no_grad():
                             original(module, *args, **kwargs)
@@ -181,7 +181,7 @@ class Wrapping:
         return lambda parameter: id(parameter) in held
 
     def _is_unit(self, module: nn.Module) -> bool:
-        not_frozen = (parameter for parameter in modules.parameters(module) if parameter.requires_grad)
+        not_frozen = (parameter for parameter in structure.parameters(module) if parameter.requires_grad)
         first = next(not_frozen, None)
         if first is None or torch._C._is_tracing():
             return False
@@ -246,7 +246,7 @@ class Wrapping:
 
         Of those that take turns the former is called again, before a third comes. A parallel mode takes neither.
         """
-        own = {id(p) for p in modules.parameters(module)}
+        own = {id(p) for p in structure.parameters(module)}
         alike = [
             id(wrapped.module)
             for wrapped in self._wrapped
@@ -280,7 +280,7 @@ class Wrapping:
         return [
             self._compilations.inner(wrapped.module)
             for wrapped in self._wrapped
-            if wrapped.module is not module and any(part is module for part in modules.submodules(wrapped.module))
+            if wrapped.module is not module and any(part is module for part in structure.submodules(wrapped.module))
         ]
 
     def _release_parts_of(self, module: nn.Module) -> None:
@@ -293,7 +293,7 @@ class Wrapping:
                 self._released.add(id(part.module))
 
     def _parts_of(self, module: nn.Module) -> list[Wrapped]:
-        parts = {id(part) for part in modules.submodules(module) if part is not module}
+        parts = {id(part) for part in structure.submodules(module) if part is not module}
         return [wrapped for wrapped in self._wrapped if id(wrapped.module) in parts]
 
     def _nest(self, redirect: Redirect, module: nn.Module) -> None:
@@ -434,7 +434,7 @@ class Wrapping:
         if self._mode.distributed:
             parameters = dict(module.named_parameters())
             for name, gradient in gradients.items():  # FSDP shards what is dense and takes nothing else
-                like = parameters[name] if layouts.is_dense(gradient) else gradient
+                like = parameters[name] if structure.is_dense(gradient) else gradient
                 parameters[name].grad = torch.zeros_like(like)
         if entry.method != "forward":
             target = methods.as_forward(module, method, target)
@@ -533,7 +533,7 @@ class Wrapping:
 
     def records(self, touched: Collection[int] = ()) -> tuple[WrappedModule, ...]:
         """Return what was wrapped; `touched` has the ids of the parameters that got a gradient in a step."""
-        elements = layouts.sharded_elements(part for module in self.modules for part in module.modules())
+        elements = structure.sharded_elements(part for module in self.modules for part in module.modules())
         return tuple(
             WrappedModule(
                 name=wrapped.name,

@@ -12,7 +12,7 @@ from dpdoctor.worker.ablations import amp
 from dpdoctor.worker.ablations._base import AblationContext
 from dpdoctor.worker.ablations._precision import Precision
 from dpdoctor.worker.ablations.amp import Amp
-from dpdoctor.worker.base import layouts
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from tests.builders.models import sgd
@@ -223,8 +223,8 @@ def test_state_in_containers_is_single_again_and_they_are_the_same(rig: Rig, kee
     model.own = keep(low)
     assert ablation.end(context(rig)) is None
     assert model.state is state
-    assert {tensor.dtype for tensor in layouts.tensors(model.state)} == {torch.float32}
-    assert {tensor.dtype for tensor in layouts.tensors(model.own)} == {torch.bfloat16}, "it was half before"
+    assert {tensor.dtype for tensor in structure.tensors(model.state)} == {torch.float32}
+    assert {tensor.dtype for tensor in structure.tensors(model.own)} == {torch.bfloat16}, "it was half before"
     assert optimizer.param_groups
 
 

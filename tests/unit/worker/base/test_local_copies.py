@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpdoctor.worker.base.layouts import tensors
 from dpdoctor.worker.base.local_copies import BY_METHOD
+from dpdoctor.worker.base.structure import tensors
 
 RANK, SIZE = 1, 3
 

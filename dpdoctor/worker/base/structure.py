@@ -1,4 +1,7 @@
-"""Tensors in containers; and those that are not laid out densely: sparse ones, and nested ones of rows of their own."""
+"""What a script's values and modules are made of: tensors in containers, dense or not; parts and parameters of modules.
+
+A module is looked at without asking its own methods: a script's may raise, or be something else.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 def tensors(value: Any, most: int = sys.maxsize) -> Iterator[torch.Tensor]:
@@ -36,7 +43,7 @@ def named(value: Any) -> Sequence[Any] | None:
     """Return what a mapping or a dataclass holds by names; None: it is neither."""
     if isinstance(value, Mapping):
         return tuple(value.values())
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.nn.Module)):
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, nn.Module)):
         return tuple(getattr(value, field.name, None) for field in dataclasses.fields(value))
     return None
 
@@ -69,7 +76,14 @@ def parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     return (tensor,) if is_dense(tensor) else (tensor.to_dense(),)
 
 
-def sharded_elements(parts: Iterable[torch.nn.Module]) -> dict[int, int]:
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the memory of a tensor on this rank, apart from autograd; call it without gradients."""
+    from torch.distributed.tensor import DTensor  # takes its time, which processes of a loader need not spend
+
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def sharded_elements(parts: Iterable[nn.Module]) -> dict[int, int]:
     """Return by its id how many elements each parameter has on all ranks together that FSDP1 shards.
 
     Of these parts: its flat parameters, and the script's own where they stay (use_orig_params). All others are whole
@@ -83,3 +97,47 @@ def sharded_elements(parts: Iterable[torch.nn.Module]) -> dict[int, int]:
             found[id(flat)] = sum(numels)
             found |= zip(map(id, flat._params or ()), numels, strict=False)
     return found
+
+
+def submodules(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield a module and all below it, each once; as `modules()`, for which they must be hashable."""
+    known, found = {id(module)}, [module]
+    while found:
+        one = found.pop()
+        yield one
+        below = [child for child in vars(one).get("_modules", {}).values() if child is not None]
+        found += [child for child in reversed(below) if id(child) not in known]
+        known.update(map(id, below))
+
+
+def parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the parameters of a module and of all below it, each once; as `parameters()`, which may be overridden."""
+    known: set[int] = set()
+    for one in submodules(module):
+        for parameter in own_parameters(one):
+            if id(parameter) not in known:
+                known.add(id(parameter))
+                yield parameter
+
+
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that a module holds itself; as `parameters(recurse=False)`."""
+    return [parameter for parameter in vars(module).get("_parameters", {}).values() if parameter is not None]
+
+
+def by_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a module and of all below it by all of their names, of which shared ones have several."""
+    for name, parameter in vars(module).get("_parameters", {}).items():
+        if parameter is not None:
+            yield prefix + name, parameter
+    for name, child in vars(module).get("_modules", {}).items():
+        if child is not None:
+            yield from by_names(child, f"{prefix}{name}.")
+
+
+def trained(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
+    """Return all that is trained, once each; FSDP's modules may show others than their optimizers hold."""
+    held = (p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"])
+    own = (p for module in modules for p in module.parameters())
+    found: Iterable[nn.Parameter] = held if optimizers else own
+    return list({id(parameter): parameter for parameter in found}.values())
