@@ -12,9 +12,7 @@ from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, Counters, WindowRecord
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.director import Facts, Segment
-from dpdoctor.worker.data.queued import CoreQueue
-from dpdoctor.worker.facts.core_benchmark import core_benchmark_ns
-from dpdoctor.worker.facts.cpu import CpuMeter
+from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
 from dpdoctor.worker.meeting import meet
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.tracer import Tracer

@@ -34,10 +34,7 @@ from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
 from dpdoctor.worker.ending import Ending, Stop
-from dpdoctor.worker.facts.checkpoints import Checkpoints
-from dpdoctor.worker.facts.compilations import CompileEvents
-from dpdoctor.worker.facts.evaluations import Evaluations
-from dpdoctor.worker.facts.iterators import watch_iterators
+from dpdoctor.worker.facts.events import Checkpoints, CompileEvents, Evaluations, watch_iterators
 from dpdoctor.worker.facts.memory import memory
 from dpdoctor.worker.launched import Place
 from dpdoctor.worker.parts import Parts

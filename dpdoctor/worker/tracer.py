@@ -15,8 +15,7 @@ from dpdoctor.attribution.digesting import digest_file
 from dpdoctor.records import PHASES, CallNode, LineShare
 from dpdoctor.worker.base.director import Segment
 from dpdoctor.worker.base.profiler import Profile
-from dpdoctor.worker.facts.call_tree import CallTree
-from dpdoctor.worker.facts.own_code import Moment, OwnCode
+from dpdoctor.worker.facts.stack_sampler import CallTree, Moment, OwnCode
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.wrap.redirect import Watch
 

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from dpdoctor.worker.data.look import Look
-from dpdoctor.worker.data.queued import Waits
+from dpdoctor.worker.facts.cpu import Waits
 
 # Chains of transforms are timed in a fetcher's second batch, because the first pays for what is lazy, and then whenever
 # looking takes no more than this share of the time since. To time one call of an entry takes about ENTRY_NS.

@@ -20,10 +20,10 @@ from dpdoctor.worker.data import hand_off, trial
 from dpdoctor.worker.data.apart import ApartLoader
 from dpdoctor.worker.data.depth import depths
 from dpdoctor.worker.data.fetches import Fetched
-from dpdoctor.worker.data.queued import Waits
 from dpdoctor.worker.data.sources import FromWorkers, Source, makes_workers, source_of
 from dpdoctor.worker.data.specimen import Specimen, describe
 from dpdoctor.worker.data.workers import FORKING, WatchedLoop, Workers, inherits
+from dpdoctor.worker.facts.cpu import Waits
 
 _NAME = "dpdoctor_seen"
 # For a dataset to fetch in a worker, once training is over.

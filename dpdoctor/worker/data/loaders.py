@@ -30,7 +30,7 @@ from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Fetch, Replay
 from dpdoctor.worker.data.shard import OWN, Draws, Shard, length_of
 from dpdoctor.worker.data.workers import inherits
-from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.facts.events import Evaluations
 from dpdoctor.worker.timing.phases import DATA_WAIT, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.tally import Tally
 

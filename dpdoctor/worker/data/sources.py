@@ -12,8 +12,8 @@ from dpdoctor.loading import IN_PROCESS
 from dpdoctor.worker.data import chains
 from dpdoctor.worker.data.fetches import UNKNOWN, Fetched, WatchedFetcher
 from dpdoctor.worker.data.look import Look
-from dpdoctor.worker.data.queued import Waits
 from dpdoctor.worker.data.workers import Workers
+from dpdoctor.worker.facts.cpu import Waits
 
 
 class Source(Protocol):

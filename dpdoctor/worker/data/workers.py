@@ -15,8 +15,8 @@ from dpdoctor.worker.data import chains
 from dpdoctor.worker.data.chains import Chain
 from dpdoctor.worker.data.fetches import Fetched, WatchedFetcher
 from dpdoctor.worker.data.look import Look
-from dpdoctor.worker.data.queued import Waits
 from dpdoctor.worker.data.ring import Ring
+from dpdoctor.worker.facts.cpu import Waits
 
 
 class Workers:

@@ -1,18 +1,33 @@
-"""What a rank takes of the host's cores, so that too many threads for them are seen as facts."""
+"""The host's cores as a rank has them: what it takes of them, how fast one computes, how long it waits for one.
+
+Too many threads for them, a slow core and a busy machine are so told from a slow script and a slow disk.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import resource
-import time
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from threading import get_ident
+from time import monotonic, thread_time_ns
 
 import psutil
 
 from dpdoctor.records import CpuUse
+
+# About 0.2 ms of integer arithmetic in the processor's cache, which never lets go of the interpreter.
+_MODULUS = (1 << 1024) - 159
+_EXPONENT = (1 << 64) - 1
+_TIMES = 5
+# Of the thread that opens it: ns on a core, ns waiting for one, turns (Linux, Documentation/scheduler/sched-stats).
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+# Less than this between wall and CPU time is what reading two clocks one after the other may make.
+_LEAST_IDLE_NS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +81,7 @@ class CpuMeter:
 def _read() -> _Reading:
     own = resource.getrusage(resource.RUSAGE_SELF)
     return _Reading(
-        wall_s=time.monotonic(),
+        wall_s=monotonic(),
         cpu_s=own.ru_utime + own.ru_stime,
         workers_cpu_s=_workers_cpu_s(),
         involuntary_switches=own.ru_nivcsw,
@@ -93,3 +108,83 @@ def _workers_cpu_s() -> float:
             times = psutil.Process(server).cpu_times()
             total += times.children_user + times.children_system
     return total
+
+
+def core_benchmark_ns() -> int:
+    """Return the CPU time in ns that a fixed piece of arithmetic takes on this core, the median of some; it takes 1 ms.
+
+    It is longer on a lower clock, and while something else computes on the core's other hardware thread. What the
+    thread waits for a core is not in it.
+    """
+    taken = []
+    for _ in range(_TIMES):
+        begin_ns = thread_time_ns()
+        pow(3, _EXPONENT, _MODULUS)
+        taken.append(thread_time_ns() - begin_ns)
+    return statistics.median_high(taken)
+
+
+class CoreQueue:
+    """The wait of the thread that makes this."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._process = os.getpid()
+        try:
+            self._file = os.open(_SCHEDSTAT, os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    @property
+    def tells(self) -> bool:
+        """Return whether the kernel tells the calling thread's wait."""
+        return self._file >= 0 and get_ident() == self._thread
+
+    def waited_ns(self) -> int:
+        """Return ns since the thread began; always 0 where the kernel does not tell, and in any other thread."""
+        if self._file < 0 or get_ident() != self._thread:
+            return 0
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):  # the script closed every file it found open
+            return 0
+
+    def __del__(self) -> None:
+        # In a forked child the number may be another file's by now.
+        if self._file >= 0 and os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+
+
+class Waits:
+    """Laps of the thread that takes the first: what it computed in each, and how long it waited for a core.
+
+    A lap that was spent computing had no wait: then the kernel is not asked, which costs as much as all else that is
+    done for a batch.
+    """
+
+    def __init__(self) -> None:
+        self._queue: CoreQueue | None = None
+        self._at_ns = self._cpu_ns = self._waited_ns = 0
+        self._thread = 0
+
+    def lap(self, now_ns: int) -> tuple[int, int]:
+        """Return CPU time and wait since the last lap, in ns; zeros for the first, and in any other thread."""
+        cpu_ns = thread_time_ns()
+        if self._queue is None:
+            self._queue, self._thread = CoreQueue(), get_ident()
+            self._at_ns, self._cpu_ns, self._waited_ns = now_ns, cpu_ns, self._queue.waited_ns()
+        if self._thread != get_ident():
+            return 0, 0
+        used_ns = cpu_ns - self._cpu_ns
+        idle_ns = now_ns - self._at_ns - used_ns
+        self._at_ns, self._cpu_ns = now_ns, cpu_ns
+        if idle_ns < _LEAST_IDLE_NS:
+            return used_ns, 0
+        before_ns, self._waited_ns = self._waited_ns, self._queue.waited_ns()
+        return used_ns, min(max(0, self._waited_ns - before_ns), idle_ns)
+
+    def skip(self, now_ns: int) -> None:
+        """End a lap that nobody asks about; a wait in it may show in the next, up to the next's time off the core."""
+        if self._queue is not None and self._thread == get_ident():
+            self._at_ns, self._cpu_ns = now_ns, thread_time_ns()

@@ -15,9 +15,8 @@ from torch.utils.hooks import RemovableHandle
 from dpdoctor.records import Check, Counters
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.mode import Evidence, Mode
-from dpdoctor.worker.facts.compilations import graph_breaks
-from dpdoctor.worker.facts.copies import DeviceCopies
-from dpdoctor.worker.facts.syncs import HostSyncs
+from dpdoctor.worker.facts.events import graph_breaks
+from dpdoctor.worker.facts.host_device import DeviceCopies, HostSyncs
 from dpdoctor.worker.wrap.counters import StepProfile
 
 # Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,

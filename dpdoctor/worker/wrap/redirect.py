@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from dpdoctor.worker.base import structure
-from dpdoctor.worker.facts.evaluations import Evaluations
+from dpdoctor.worker.facts.events import Evaluations
 from dpdoctor.worker.timing.pending import MOST_VALUES, storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
 from dpdoctor.worker.timing.tally import Look, Pass, Tally

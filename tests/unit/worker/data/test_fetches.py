@@ -14,7 +14,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from dpdoctor.worker.data import chains
 from dpdoctor.worker.data.fetches import ENTRY_NS, FIRST_LOOK, MOST_LOOK_SHARE, Fetched, WatchedFetcher, num_bytes
 from dpdoctor.worker.data.look import Look
-from dpdoctor.worker.data.queued import CoreQueue, Waits
+from dpdoctor.worker.facts.cpu import CoreQueue, Waits
 from tests.builders.handclock import HandClock
 
 

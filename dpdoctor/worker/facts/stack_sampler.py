@@ -1,4 +1,4 @@
-"""Where the script's own code spends the training thread's time: its stack, looked at again and again.
+"""Where the training thread spends its time: its stack, looked at again and again, as lines and as a tree of calls.
 
 A thread of ours looks; meanwhile the training thread lets go of the interpreter soon after it is asked to, as otherwise
 only lines that wait for something would be seen.
@@ -6,22 +6,35 @@ only lines that wait for something would be seen.
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Container
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from types import FrameType
 
-from dpdoctor.records import LineShare
+from dpdoctor.records import CallNode, LineShare
 from dpdoctor.worker.base import lines
-from dpdoctor.worker.facts.call_tree import CallTree
 
 PERIOD_S, LETS_GO_AFTER_S = 0.001, 0.0001
 MOST_LINES = 5
 # Fewer looks than this outside of phases say nothing about lines.
 LEAST_LOOKS = 10
+# What takes less of all looks is part of its caller's own time.
+LEAST_SHARE = 0.005
+MOST_DEPTH = 40
+# Of a library, how deep its calls are told below the user's line.
+MOST_OF_LIBRARY = 3
+# What is seen below our own conductor is not the script's.
+_CONDUCTOR = "/dpdoctor/worker/conductor.py"
+# They call what was asked for, and say nothing.
+_PASS_ON = frozenset(
+    {"_wrapped_call_impl", "_call_impl", "wrapper", "inner", "decorate_context", "wrapped", "_use_grad"}
+)
+# A line, or a library's function, and the function that the line is in; of a library's it is empty.
+Call = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +47,9 @@ class Moment:
 
 
 class OwnCode:
-    """Looks from `start` to `stop` at the thread that starts it, whenever `moment` says that it is in no phase.
+    """Tells which lines of the script's own code take time outside of phases.
+
+    It looks from `start` to `stop` at the thread that starts it, whenever `moment` says that it is in no phase.
 
     What was seen in one of the gaps that are `claimed` by then belonged to a phase all the same. `calls` is shown what
     there is to see whether or not that is in a phase.
@@ -128,3 +143,83 @@ def frames(thread: int) -> list[FrameType]:
         if is_collecting:
             gc.enable()
     return found
+
+
+class CallTree:
+    """Tells which calls the time goes to: counts the stacks that it is shown.
+
+    A stack is told by the lines of the user's code and, below the innermost of them, the library functions that it
+    calls.
+    """
+
+    def __init__(self) -> None:
+        self._stacks: Counter[tuple[Call, ...]] = Counter()
+
+    def look(self, frame: FrameType) -> None:
+        """Count the stack of a thread once, if it is the script that it is in."""
+        if calls := calls_of(frame):
+            self._stacks[calls] += 1
+
+    def nodes(self) -> tuple[CallNode, ...]:
+        """Return the tree: callers before what they call, which comes right after them, the most seen first."""
+        return call_nodes(self._stacks)
+
+
+def calls_of(frame: FrameType | None) -> tuple[Call, ...]:
+    """Return the calls of a stack, the outermost first; empty where it is not the script's time."""
+    calls: list[Call] = []
+    called: list[Call] = []
+    while frame is not None and len(calls) < MOST_DEPTH:
+        code = frame.f_code
+        if code.co_filename.endswith(_CONDUCTOR):
+            return ()
+        if _is_users(code.co_filename):
+            if not calls:
+                calls = called[-MOST_OF_LIBRARY:]
+            calls.append((f"{code.co_filename}:{frame.f_lineno}", code.co_name))
+        elif not calls and not lines.is_ours(code.co_filename):
+            called += _library(frame)
+        frame = frame.f_back
+    return tuple(reversed(calls)) if any(function for _, function in calls) else ()
+
+
+def _library(frame: FrameType) -> list[Call]:
+    name = str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
+    is_between = frame.f_code.co_name in _PASS_ON or "<locals>" in name
+    return [] if is_between else [(f"{frame.f_globals.get('__name__', '?')}.{name}", "")]
+
+
+def call_nodes(stacks: Counter[tuple[Call, ...]]) -> tuple[CallNode, ...]:
+    """Return stacks with how often each was seen as a tree, without what was seen too rarely."""
+    totals: Counter[tuple[Call, ...]] = Counter()
+    for calls, count in stacks.items():
+        for depth in range(1, len(calls) + 1):
+            totals[calls[:depth]] += count
+    least = LEAST_SHARE * stacks.total()
+    kept = {calls: count for calls, count in totals.items() if count >= least}
+    nodes: list[CallNode] = []
+    _add_nodes(nodes, (), -1, kept)
+    return tuple(nodes)
+
+
+def _add_nodes(nodes: list[CallNode], calls: tuple[Call, ...], parent: int, kept: dict[tuple[Call, ...], int]) -> None:
+    for found in _below(calls, kept):
+        inside = sum(kept[each] for each in _below(found, kept))
+        where, function = found[-1]
+        place = len(nodes)
+        nodes.append(
+            CallNode(parent=parent, where=where, function=function, looks=kept[found], own_looks=kept[found] - inside)
+        )
+        _add_nodes(nodes, found, place, kept)
+
+
+def _below(calls: tuple[Call, ...], kept: dict[tuple[Call, ...], int]) -> Iterable[tuple[Call, ...]]:
+    return sorted(
+        (found for found in kept if len(found) == len(calls) + 1 and found[:-1] == calls),
+        key=lambda found: -kept[found],
+    )
+
+
+@functools.cache
+def _is_users(filename: str) -> bool:
+    return lines.is_users(filename)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import methodcaller
@@ -13,15 +14,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from dpdoctor.worker.facts import syncs
-from dpdoctor.worker.facts.syncs import HostSyncs
+from dpdoctor.worker.facts import host_device
+from dpdoctor.worker.facts.host_device import DeviceCopies, HostSyncs
 
 
 def patched() -> list[Any]:
     """Return what calls of torch lead to this package: nothing, unless something is counted."""
     owners = (torch, torch.Tensor, torch.cuda, torch.cuda.Event, torch.cuda.Stream)
     functions = [value for owner in owners for value in vars(owner).values() if isinstance(value, FunctionType)]
-    return [function for function in functions if function.__code__.co_filename == syncs.__file__]
+    return [function for function in functions if function.__code__.co_filename == host_device.__file__]
 
 
 @pytest.fixture
@@ -194,3 +195,57 @@ def test_what_a_grad_scaler_asks_for_itself_is_known_from_what_the_script_asks(f
             loss.item()
 
     assert found(train) == [("GradScaler.step", 2), ("item", 2)]
+
+
+# The device that every machine has and that is not the host is torch's `meta`.
+FOUR = torch.ones(4)
+THERE = torch.ones(4, device="meta")
+
+
+def copied(work: Callable[[], object], *, has_device: bool = True) -> int | None:
+    copies = DeviceCopies(has_device=has_device)
+    copies.start()
+    try:
+        work()
+    finally:
+        copies.stop()
+    FOUR.to("meta")
+    return copies.num_bytes
+
+
+@pytest.mark.parametrize(
+    ("work", "num_bytes"),
+    [
+        (lambda: FOUR.to("meta"), 16),
+        (lambda: [FOUR.to("meta") for _ in range(3)], 48),
+        (lambda: FOUR.double().to(device="meta"), 32),
+        (lambda: THERE.clone().copy_(FOUR), 16),
+        (lambda: THERE.clone().copy_(other=FOUR), 16),
+        (lambda: nn.Linear(3, 1).to("meta"), 16),
+        (lambda: FOUR.to(torch.float64), 0),
+        (lambda: FOUR.clone().copy_(FOUR), 0),
+        (lambda: THERE.to("meta"), 0),
+        (lambda: THERE + THERE, 0),
+    ],
+)
+def test_bytes_that_leave_the_host(work: Callable[[], object], num_bytes: int) -> None:
+    assert copied(work) == num_bytes
+
+
+def test_another_threads_copies_are_not_the_steps() -> None:
+    def work() -> None:
+        thread = threading.Thread(target=lambda: FOUR.to("meta"))
+        thread.start()
+        thread.join()
+
+    assert copied(work) == 0
+
+
+def test_without_a_device_no_bytes_are_counted() -> None:
+    assert copied(lambda: FOUR.to("meta"), has_device=False) is None
+
+
+def test_nothing_is_left_of_it_in_torch() -> None:
+    before = {name: getattr(torch.Tensor, name) for name in ("to", "cuda", "copy_")}
+    copied(lambda: None)
+    assert {name: getattr(torch.Tensor, name) for name in before} == before

@@ -1,4 +1,4 @@
-"""Which calls of the script wait for the device, and at which line: counted in one step."""
+"""What one step of the script costs between host and device: calls that wait for the device, bytes that go to it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _METHODS = (
     *("__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__repr__"),
 )
 _FUNCTIONS = ("nonzero", "masked_select")
+# What brings a tensor to a device.
+_COPYING = ("to", "cuda", "copy_")
 _OWN = f"{Path(__file__).parents[2]}/"
 _TORCH = f"{Path(torch.__file__).parent}/"
 # Tensors lie on the host there in a script that has a device, too: a data set's, and the optimizers' counts of steps.
@@ -35,7 +37,7 @@ _SCALER, OF_SCALER = torch.amp.GradScaler._maybe_opt_step.__code__, "GradScaler.
 
 
 class HostSyncs:
-    """Counts from `start` to `stop` what the thread that starts it does.
+    """Counts from `start` to `stop` the calls of the thread that starts it that wait for the device, each at its line.
 
     Only the outermost call counts, and what torch calls by itself counts once for each call of the script into torch.
     With a device, calls on its tensors count. Without one, all that is asked of a tensor counts, but not where torch
@@ -157,3 +159,49 @@ def _goes_to_host(tensor: torch.Tensor, *args: Any, **options: Any) -> bool:
     """Return whether `tensor.to(...)` copies it from a device to the host and waits for the copy."""
     targets = [target for target in (*args, options.get("device")) if isinstance(target, (str, torch.device))]
     return tensor.is_cuda and any(str(target) == "cpu" for target in targets)
+
+
+class DeviceCopies:
+    """Adds up from `start` to `stop` what the thread that starts it copies from the host; modules are moved by `to`.
+
+    `has_device`: whether there is anything to copy to.
+    """
+
+    def __init__(self, *, has_device: bool) -> None:
+        self._has_device = has_device
+        self._patches = Patches()
+        self._thread = 0
+        self._num_bytes = 0
+
+    def start(self) -> None:
+        """Begin to count the copies of this thread."""
+        self._thread = threading.get_ident()
+        if self._has_device:
+            for name in _COPYING:
+                self._replace(name)
+
+    def stop(self) -> None:
+        """Count no more: nothing is left of it in torch."""
+        self._patches.undo()
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Return the bytes as they lay on the host; None without a device."""
+        return self._num_bytes if self._has_device else None
+
+    def _replace(self, name: str) -> None:
+        original = getattr(torch.Tensor, name)
+
+        @functools.wraps(original)
+        def copy(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+            result = original(tensor, *args, **options)
+            source = (args[0] if args else options["other"]) if name == "copy_" else tensor
+            if threading.get_ident() == self._thread and _crosses(source, result):
+                self._num_bytes += source.numel() * source.element_size()
+            return result
+
+        self._patches.replace(torch.Tensor, name, copy)
+
+
+def _crosses(source: torch.Tensor, result: torch.Tensor) -> bool:
+    return source.device.type == "cpu" != result.device.type
