@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from dpdoctor import cgroup, units
 from dpdoctor.records import FULL, AblationRecord, Counters
-from dpdoctor.worker.ablations import _proofs as proofs
 from dpdoctor.worker.ablations._base import MEMORY_MARGIN, Ablation, AblationContext, Fault
+from dpdoctor.worker.ablations._wire import APART, Counted, fingerprint
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
 from dpdoctor.worker.base.director import LEAST_ROUNDS
@@ -82,7 +82,7 @@ class AblationRunner:
         self._measured: set[str] = set()
         self._state: Snapshot | None = None
         wire = context.wire
-        self._counted = proofs.Counted(wire) if wire is not None else None
+        self._counted = Counted(wire) if wire is not None else None
         self._is_replicated = False
         # Since the last full window that was one.
         self._since: list[str] = []
@@ -218,15 +218,13 @@ class AblationRunner:
         elif self._is_replicated and any(self._ablations[name].sets_apart for name in self._since):
             self._is_replicated = self._are_equal()
             if not self._is_replicated:
-                self._withdraw(
-                    [name for name, ablation in self._ablations.items() if ablation.sets_apart], proofs.APART
-                )
+                self._withdraw([name for name, ablation in self._ablations.items() if ablation.sets_apart], APART)
         self._since = []
         return self._is_sound
 
     def _are_equal(self) -> bool:
         """Return whether all ranks hold the same parameters."""
-        mine = proofs.fingerprint(self._context.wrapping.parameters())
+        mine = fingerprint(self._context.wrapping.parameters())
         return len({numbers[0] for numbers in self._agreement.gather([mine])}) == 1
 
     def _withdraw(self, names: Sequence[str], reason: str) -> None:

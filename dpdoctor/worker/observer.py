@@ -20,10 +20,9 @@ from dpdoctor.records import FULL, RankRecord, Written
 from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
 from dpdoctor.worker import ablations, blame, modes, setup
 from dpdoctor.worker.ablation_runner import AblationRunner, chosen
-from dpdoctor.worker.ablations._base import Ablation, AblationContext
-from dpdoctor.worker.ablations._beside import Beside
-from dpdoctor.worker.ablations._precision import Precision
+from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
 from dpdoctor.worker.ablations._wire import Wire
+from dpdoctor.worker.ablations.one_worker import Beside
 from dpdoctor.worker.base import profiler, structure
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.director import Director

@@ -4,16 +4,20 @@ that.
 
 from __future__ import annotations
 
+import functools
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
-    from dpdoctor.worker.ablations._precision import Precision
-    from dpdoctor.worker.ablations._proofs import Counted
-    from dpdoctor.worker.ablations._wire import Wire
+    import torch
+    from torch.amp.grad_scaler import GradScaler
+
+    from dpdoctor.worker.ablations._wire import Counted, Wire
+    from dpdoctor.worker.base.patches import Patches
     from dpdoctor.worker.data.companion import Companion
     from dpdoctor.worker.data.replay import Replay
     from dpdoctor.worker.timing.exchanges import Issued
@@ -86,3 +90,44 @@ class Ablation(ABC):
     def unproved(self, counted: Counted, window: Issued) -> str | None:
         """Return why what ranks exchanged in its window does not show that it did what it says; None: it does."""
         return counted.beside(window)
+
+
+class Precision:
+    """Whether the script mixes precisions by itself: where it first entered autocast, and its scalers."""
+
+    def __init__(self) -> None:
+        self._line: str | None = None
+        self._scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
+
+    def watch(self, patches: Patches) -> None:
+        """See autocast entered and losses scaled from now on."""
+        import torch
+        from torch.amp.grad_scaler import GradScaler
+
+        from dpdoctor.worker.base import lines
+
+        enter, scale = vars(torch.autocast)["__enter__"], vars(GradScaler)["scale"]
+
+        @functools.wraps(enter)
+        def entered(context: torch.autocast) -> Any:
+            if self._line is None and context._enabled:
+                self._line = lines.caller()
+            return enter(context)
+
+        @functools.wraps(scale)
+        def scaled(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+            self._scalers.add(scaler)
+            return scale(scaler, *args, **kwargs)
+
+        patches.replace(torch.autocast, "__enter__", entered)
+        patches.replace(GradScaler, "scale", scaled)
+
+    def scalers(self) -> list[GradScaler]:
+        """Return the script's scalers that are in use."""
+        return [scaler for scaler in self._scalers if scaler.is_enabled()]
+
+    def already(self) -> str | None:
+        """Return how the script mixes precisions by itself; None: it does not."""
+        if self._line is not None:
+            return f"the script enters autocast itself ({self._line})"
+        return "the script scales its loss with a GradScaler" if self.scalers() else None

@@ -8,8 +8,7 @@ from dpdoctor.worker.ablations._base import ONE_RANK, Ablation, AblationContext,
 from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
-    from dpdoctor.worker.ablations._proofs import Counted
-    from dpdoctor.worker.ablations._wire import Wire
+    from dpdoctor.worker.ablations._wire import Counted, Wire
     from dpdoctor.worker.timing.exchanges import Issued
 
 SEVERAL = (

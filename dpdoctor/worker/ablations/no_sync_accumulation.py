@@ -10,7 +10,7 @@ from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
 from dpdoctor.worker.base.mode import Mode
 
 if TYPE_CHECKING:
-    from dpdoctor.worker.ablations._proofs import Counted
+    from dpdoctor.worker.ablations._wire import Counted
     from dpdoctor.worker.timing.exchanges import Issued
 
 LEAST_MICRO_BATCHES = 2

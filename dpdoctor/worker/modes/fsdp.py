@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from dpdoctor.worker.base.patches import Patches
-    from dpdoctor.worker.modes._gathering import Shards
+    from dpdoctor.worker.modes._shards import Shards
 
 # Small collectives of the script's own stay below this.
 BYTES_WITHIN = 0.02
@@ -96,9 +96,9 @@ class FSDP(Mode):
         from torch.nn import utils
         from torch.nn.utils import clip_grad
 
-        from dpdoctor.worker.modes import _saving
+        from dpdoctor.worker.modes._shards import save_parts
 
-        _saving.save_parts(patches)
+        save_parts(patches)
         clip = utils.clip_grad_norm_
 
         @functools.wraps(clip)
@@ -189,7 +189,7 @@ class FSDP(Mode):
         from torch.distributed.device_mesh import init_device_mesh
 
         from dpdoctor.worker.base import structure
-        from dpdoctor.worker.modes._gathering import Shards, share_attributes
+        from dpdoctor.worker.modes._shards import Shards, share_attributes
         from dpdoctor.worker.wrap import repoint, shard_units
 
         _refuse_sharded(module, self._shards.values())

@@ -12,9 +12,8 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from dpdoctor.records import AblationRecord
 from dpdoctor.worker.ablation_runner import NO_WINDOW, AblationRunner, Snapshot, chosen, snapshot_bytes
-from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault
-from dpdoctor.worker.ablations._precision import Precision
-from dpdoctor.worker.ablations._proofs import APART
+from dpdoctor.worker.ablations._base import Ablation, AblationContext, Fault, Precision
+from dpdoctor.worker.ablations._wire import APART
 from dpdoctor.worker.base.agreement import Alone, gather_texts
 from dpdoctor.worker.base.director import FULL
 from dpdoctor.worker.base.mode import Mode

@@ -19,8 +19,7 @@ from dpdoctor.records import AblationRecord, Check, RankRecord, StepRecord, Wind
 from dpdoctor.spec import Recording
 from dpdoctor.worker import conductor, report
 from dpdoctor.worker.ablation_runner import AblationRunner
-from dpdoctor.worker.ablations._base import Ablation, AblationContext
-from dpdoctor.worker.ablations._precision import Precision
+from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
 from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.base.director import FULL, Director
 from dpdoctor.worker.base.mode import Evidence, Mode

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from dpdoctor.worker.ablations import amp
-from dpdoctor.worker.ablations._base import AblationContext
-from dpdoctor.worker.ablations._precision import Precision
+from dpdoctor.worker.ablations._base import AblationContext, Precision
 from dpdoctor.worker.ablations.amp import Amp
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.mode import Mode

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from dpdoctor.worker.ablations._precision import Precision
+from dpdoctor.worker.ablations._base import Precision
 from dpdoctor.worker.base.patches import Patches
 
 

@@ -1,13 +1,16 @@
-"""Sharded parameters for what runs without gradients past the call of their module: its methods and parts alone.
+"""Sharded parameters where a script does not go by the call of their module: they are gathered, or saved in parts.
 
 `fully_shard` gathers when a sharded module is called. A script that acts by `model.get_action(x)`, or looks at
-`model.encoder(x)`, calls only what lies inside.
+`model.encoder(x)`, calls only what lies inside, without gradients. Of a checkpoint's tensors torch.save knows sharded
+ones; other libraries ask a tensor for its memory, of which the whole one has none.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dpdoctor.worker.base import structure
+from dpdoctor.worker.base.patches import Patches
 
 
 class Shards:
@@ -106,3 +110,41 @@ def _own_parameters(sharded: nn.Module) -> Iterator[nn.Parameter]:
     for part in sharded.children():
         if not isinstance(part, FSDPModule):
             yield from _own_parameters(part)
+
+
+def save_parts(patches: Patches) -> None:
+    """Have a sharded tensor name the memory of its part, and safetensors write that part.
+
+    Nothing is gathered: a script that saves where its loss is lowest does so on one rank and not on another.
+    """
+    patches.replace(DTensor, "untyped_storage", lambda tensor: tensor._local_tensor.untyped_storage())
+    if importlib.util.find_spec("safetensors"):
+        safetensors = importlib.import_module("safetensors.torch")
+        # What looks for tied tensors is the only way into save_model.
+        for name in ("save", "save_file", "_remove_duplicate_names"):
+            patches.replace(safetensors, name, _saving_parts(getattr(safetensors, name)))
+
+
+def _saving_parts(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of safetensors that takes sharded tensors in its first argument, the dict."""
+
+    @functools.wraps(save)
+    def save_part(*args: Any, **options: Any) -> Any:
+        if args:
+            return save(_local_parts(args[0]), *args[1:], **options)
+        return save(**{**options, "tensors": _local_parts(options["tensors"])})
+
+    return save_part
+
+
+def _local_parts(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies of the parts, alone in their memory: shards are padded. Tied tensors share one."""
+    copies: dict[tuple[int, torch.Size], torch.Tensor] = {}
+
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, DTensor):
+            return tensor
+        local = tensor._local_tensor
+        return copies.setdefault((local.untyped_storage().data_ptr(), local.shape), local.detach().clone())
+
+    return {name: part(tensor) for name, tensor in tensors.items()}
