@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpdoctor.attribution.collectives import Collectives
 from dpdoctor.attribution.operations import bus_factor
 from dpdoctor.digest import CollectiveSize, SmallCalls
-from dpdoctor.trace.columns import UNKNOWN
+from dpdoctor.trace.model import UNKNOWN
 
 # A rank whose every call has its own size (an all-to-all of ragged batches) must not fill the digest.
 MAX_SIZES = 300

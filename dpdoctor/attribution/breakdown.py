@@ -26,7 +26,7 @@ from dpdoctor.attribution.intervals import (
 )
 from dpdoctor.attribution.parts import Part
 from dpdoctor.digest import HOST, Breakdown
-from dpdoctor.trace.columns import UNKNOWN
+from dpdoctor.trace.model import UNKNOWN
 
 
 class Occupancy(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.nesting import running_at
 from dpdoctor.attribution.operations import may_be, operations_of
-from dpdoctor.trace.columns import UNKNOWN, Events, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Events, Kind, Trace
 
 
 def launches(events: Events, rows: NDArray[np.int64]) -> NDArray[np.int64]:

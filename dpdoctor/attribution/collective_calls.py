@@ -15,7 +15,7 @@ from dpdoctor.attribution.intervals import Spans, lengths_within, merge
 from dpdoctor.attribution.parts import Part
 from dpdoctor.attribution.steps import StepWindows
 from dpdoctor.digest import HOST, Calls
-from dpdoctor.trace.columns import UNKNOWN
+from dpdoctor.trace.model import UNKNOWN
 
 # With nine columns of at most 20 digits, about 0.5 MB in a digest.
 MAX_CALLS = 5_000

@@ -13,8 +13,7 @@ from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import lengths_within, merge
 from dpdoctor.attribution.operations import UNKNOWN_OPERATION, operation, operations_of, ranks_of, whole_bytes
 from dpdoctor.attribution.parts import Part
-from dpdoctor.trace.columns import UNKNOWN
-from dpdoctor.trace.model import Collective, Trace
+from dpdoctor.trace.model import UNKNOWN, Collective, Trace
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):

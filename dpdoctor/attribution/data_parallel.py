@@ -13,8 +13,7 @@ from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import Spans, contains, length, merge
 from dpdoctor.attribution.steps import HostSteps, whole_steps
 from dpdoctor.digest import DataParallelCost
-from dpdoctor.trace.columns import UNKNOWN, Events
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Events, Trace
 
 _BROADCAST = r"^Broadcast$"
 # The backward of a gather scatters, and that of a broadcast adds up: by the same operators, counted alike.

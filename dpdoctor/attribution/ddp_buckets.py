@@ -16,8 +16,7 @@ from dpdoctor.attribution.nesting import is_inside
 from dpdoctor.attribution.parts import Part
 from dpdoctor.attribution.steps import HostSteps, whole_steps
 from dpdoctor.digest import HOST, Bucket
-from dpdoctor.trace.columns import UNKNOWN
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Trace
 
 _FORWARD = r"^DistributedDataParallel\.forward$"
 _NODE = r"^autograd::engine::evaluate_function: "

@@ -13,8 +13,7 @@ from dpdoctor.attribution.host_waits import waits
 from dpdoctor.attribution.intervals import Spans, complement, pieces
 from dpdoctor.attribution.parts import Part, parts
 from dpdoctor.digest import HOST
-from dpdoctor.trace.columns import UNKNOWN, Events, Kind
-from dpdoctor.trace.model import ON_DEVICE, Trace
+from dpdoctor.trace.model import ON_DEVICE, UNKNOWN, Events, Kind, Trace
 
 _INT64 = np.iinfo(np.int64)
 # When something was launched whose call the trace does not hold: the host ran ahead of the device when recording

@@ -17,8 +17,7 @@ from dpdoctor.attribution.nesting import is_inside
 from dpdoctor.attribution.parts import Part
 from dpdoctor.attribution.steps import HostSteps, step_windows
 from dpdoctor.digest import BETWEEN_PHASES, HOST, HOST_PHASES, PHASES, DeviceDigest, DeviceStep, Quantiles
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 
 def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:

@@ -16,8 +16,7 @@ from dpdoctor.attribution.intervals import contains
 from dpdoctor.attribution.nesting import is_inside, running_at
 from dpdoctor.attribution.steps import HostSteps, whole_steps
 from dpdoctor.digest import ShardUnit
-from dpdoctor.trace.columns import UNKNOWN
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Trace
 
 MAX_UNITS = 1_000
 # What FSDP2 names around its calls; the module's name follows in brackets, the root has none or an empty one.

@@ -11,8 +11,7 @@ from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.host_waits import waits
 from dpdoctor.attribution.intervals import Spans, merge, subtract
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 # Of one thread: causes of digest.IDLE_CAUSES with their times, the first that holds being the one that counts.
 Activity = tuple[tuple[str, Spans], ...]

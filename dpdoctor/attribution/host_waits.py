@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.callers import host_rows
 from dpdoctor.attribution.intervals import Spans, contains, intersect, lengths_within, merge, subtract
-from dpdoctor.trace.columns import Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import Kind, Trace
 
 
 def waits(trace: Trace, thread: int) -> Spans:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution.intervals import contains, merge
-from dpdoctor.trace.columns import UNKNOWN, Events
+from dpdoctor.trace.model import UNKNOWN, Events
 
 _Integers = NDArray[np.int64]
 

@@ -10,8 +10,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.trace.columns import UNKNOWN
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Trace
 
 UNKNOWN_OPERATION = "unknown"
 # Compared with a name's letters alone, in lower case; the first that is found decides: `all_reduce_barrier` is how NCCL

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.callers import host_rows, launches, of_same_id
 from dpdoctor.attribution.nesting import is_inside, running_at
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]

@@ -26,8 +26,7 @@ from dpdoctor.attribution.host_activity import SYNC, TO_HOST
 from dpdoctor.attribution.nesting import is_inside
 from dpdoctor.attribution.steps import HostSteps
 from dpdoctor.digest import HOST, Replay
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 # A profiler slows the host, and nobody knows here by how much: replayed at several speeds.
 HOST_TIMES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)

@@ -15,8 +15,7 @@ from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.intervals import Spans
 from dpdoctor.digest import HOST
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 NO_STEPS = "none"
 _BY_PROFILER = "ProfilerStep"

@@ -13,8 +13,7 @@ from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
 from dpdoctor.attribution.nesting import self_times
 from dpdoctor.digest import HOST, NamedTime
-from dpdoctor.trace.columns import Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import Kind, Trace
 
 MAX_ROWS = 100
 MAX_CHARACTERS = 100_000  # of all names of a table: templates make kernel names as long as they like

@@ -14,8 +14,7 @@ from dpdoctor.attribution.intervals import Spans, clip, merge
 from dpdoctor.attribution.parts import Part
 from dpdoctor.attribution.steps import HostSteps, step_windows
 from dpdoctor.digest import HOST, OPERATORS, Lane, TracedStep
-from dpdoctor.trace.columns import Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import Kind, Trace
 
 # Several, so that ranks that are compared are likely to have kept one of the same number.
 MOST_STEPS = 5

@@ -16,8 +16,7 @@ from dpdoctor.attribution.intervals import intersect, length, merge
 from dpdoctor.attribution.nesting import is_inside
 from dpdoctor.attribution.parts import Part, named
 from dpdoctor.digest import HOST, MOST_SUSPECTS, NAME_THEM, kernel_words, nothing_known
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 # What has less of the time of all that might be communication is not worth naming.
 LEAST_SHARE = 0.01

@@ -46,7 +46,7 @@ def analyze(paths: tuple[Path, ...], **options: Any) -> None:
     """
     kept = options["out"] is not None or options["as_format"] == _report.TERMINAL
     _check(options, kept=kept)
-    from dpdoctor.trace.locate import locate  # here: numpy takes its time, and --help imports every verb
+    from dpdoctor.trace.files import locate  # here: numpy takes its time, and --help imports every verb
 
     found = locate(paths)
     header = _header(paths, len(found))
@@ -84,10 +84,11 @@ def _check(options: dict[str, Any], *, kept: bool) -> None:
 def _digests(found: Sequence[Path], options: dict[str, Any]) -> tuple[dict[int, Digest], list[str]]:
     """Return the digests of this part of the files by their place among all, and what is wrong with the others."""
     from dpdoctor.attribution.digesting import digest_file
-    from dpdoctor.trace import parallel, shard
+    from dpdoctor.trace import parallel
+    from dpdoctor.trace.files import in_shard, parse_shard
 
     part = options["part"]
-    places = range(len(found)) if part is None else shard.select(_sizes(found), shard.parse(part))
+    places = range(len(found)) if part is None else in_shard(_sizes(found), parse_shard(part))
     function = functools.partial(digest_file, max_bytes=options["max_bytes"], comm_kernels=options["comm_kernels"])
     processes = options["processes"] or machine.cores()
     read = list(parallel.each(function, [found[place] for place in places], processes=processes))

@@ -6,10 +6,13 @@ parser: a slice that starts between two events decodes if and only if it ends be
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,10 +20,93 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.errors import TraceError
-from dpdoctor.trace.events import DECODER, Event
-from dpdoctor.trace.faults import CUT_SHORT, UNDECODABLE, fault
-from dpdoctor.trace.model import Damage
+from dpdoctor.trace.model import UNKNOWN, Damage
 from dpdoctor.trace.stream import Stream
+
+# Exporters disagree on the types: CUDA writes `"stream": 7`, ROCm `"stream": "0x0"`, old files `"tid": "stream 7"`.
+Loose = int | float | str | None
+
+
+class Args(msgspec.Struct, frozen=True, gc=False):
+    """What is used of a complete event's arguments; of any type, as a wrong one is no reason to refuse the trace.
+
+    Names of files from 2021 are in lower case.
+    """
+
+    correlation: Any = UNKNOWN
+    device: Any = None
+    stream: Any = None
+    num_bytes: Any = msgspec.field(name="bytes", default=UNKNOWN)
+    external_id: Any = msgspec.field(name="External id", default=None)
+    external_id_2021: Any = msgspec.field(name="external id", default=UNKNOWN)
+    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    dtype: Any = None
+    in_nelems: Any = msgspec.field(name="In msg nelems", default=None)
+    out_nelems: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=UNKNOWN)
+    group_name: Any = msgspec.field(name="Process Group Name", default=None)
+    group_ranks: msgspec.Raw = msgspec.field(name="Process Group Ranks", default=msgspec.Raw())
+    seq: Any = msgspec.field(name="Seq", default=UNKNOWN)
+
+
+class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
+    """Something with a begin and a duration, in microseconds."""
+
+    cat: str = ""
+    name: str = ""
+    pid: Loose = None
+    tid: Loose = None
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Args | None = None
+
+
+class InstantArgs(msgspec.Struct, frozen=True, gc=False):
+    """What is used of a memory event."""
+
+    device_type: Any = msgspec.field(name="Device Type", default=None)
+    device: Any = msgspec.field(name="Device Id", default=UNKNOWN)
+    allocated: Any = msgspec.field(name="Total Allocated", default=UNKNOWN)
+    reserved: Any = msgspec.field(name="Total Reserved", default=UNKNOWN)
+
+
+class Instant(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="i"):
+    """Something without duration; of interest are those named [memory]."""
+
+    name: str = ""
+    ts: float = 0.0
+    args: InstantArgs | None = None
+
+
+class MetaArgs(msgspec.Struct, frozen=True, gc=False):
+    """The name that a metadata event gives."""
+
+    name: Any = ""
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="M"):
+    """A name for a process or thread."""
+
+    name: str = ""
+    pid: Loose = None
+    tid: Loose = None
+    args: MetaArgs | None = None
+
+
+# Flows and the other letters of the Trace Event Format carry nothing that is used: decoded into nothing.
+_UNUSED = tuple(
+    msgspec.defstruct(f"Unused{number}", [], frozen=True, gc=False, tag_field="ph", tag=letter)
+    for number, letter in enumerate("BEICbnestfPNODSTpFVvRc(),=")
+)
+Event = Complete | Instant | Meta | Any  # what a slice holds; Any: one of _UNUSED
+_DECODER: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(
+    list[functools.reduce(operator.or_, _UNUSED, Complete | Instant | Meta)]  # type: ignore[misc]
+)
+NO_ARGS = Args()
+NO_INSTANT_ARGS = InstantArgs()
+
 
 _STEP = np.zeros(256, np.int8)
 _STEP[list(b"{[")] = 1
@@ -140,7 +226,7 @@ class Document:
         try:
             self.header = _HEADER.decode(text + b"]}")
         except UNDECODABLE as error:
-            found = fault(text, error, is_cut=True)
+            found = _fault(text, error, is_cut=True)
             if found.is_damage and found.offset == len(text):
                 return False
             raise self._error(found.offset, f"not JSON ({found.reason})") from error
@@ -153,7 +239,7 @@ class Document:
         try:
             msgspec.json.decode(self._buffer, type=msgspec.Raw)
         except UNDECODABLE as error:
-            found = fault(self._buffer, error, is_cut=False)
+            found = _fault(self._buffer, error, is_cut=False)
             return self._error(found.offset, f"not JSON ({self._stream.damage or found.reason})")
         return self._error(0, 'JSON without a "traceEvents" array')
 
@@ -164,7 +250,7 @@ class Document:
             return None
         cut = likely[-1].start(1)
         try:
-            events = DECODER.decode(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")))
+            events = _DECODER.decode(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")))
         except UNDECODABLE:
             return None
         self._buffer = self._buffer[cut + 1 :]
@@ -185,7 +271,7 @@ class Document:
             events = self._before_fault(text, [*commas[commas < stop].tolist(), stop], is_cut=is_cut)
         else:
             if is_cut:
-                self._mark(stop, CUT_SHORT)
+                self._mark(stop, _CUT_SHORT)
         self._buffer = self._buffer[stop + (end is None) :]
         return events, end is None and self.damage is None
 
@@ -200,9 +286,9 @@ class Document:
         is_cut = is_cut and bounds[num_good] == len(text)
         event = b"[" + text[begin : bounds[num_good]]
         try:
-            DECODER.decode(event if is_cut else event + b"]")
+            _DECODER.decode(event if is_cut else event + b"]")
         except UNDECODABLE as error:
-            found = fault(event, error, is_cut=is_cut)
+            found = _fault(event, error, is_cut=is_cut)
             place = begin + max(found.offset - 1, 0)
             if not found.is_damage:
                 raise self._error(place, found.reason) from error
@@ -221,7 +307,7 @@ class Document:
             else:
                 msgspec.json.decode(text, type=list[None])
         except UNDECODABLE as error:
-            found = fault(text, error, is_cut=True)
+            found = _fault(text, error, is_cut=True)
             if not found.is_damage:
                 raise self._error(found.offset - len(opening), found.reason) from error
             self._mark(found.offset - len(opening), found.reason)
@@ -246,7 +332,7 @@ class Document:
 
 def _events(text: bytes) -> list[Event]:
     """Return the events of a part of the array; a comma at its end, which some writers leave, is let pass."""
-    return DECODER.decode(b"[" + text.rstrip(_BLANK).removesuffix(b",") + b"]")
+    return _DECODER.decode(b"[" + text.rstrip(_BLANK).removesuffix(b",") + b"]")
 
 
 def _is_decodable(text: bytes) -> bool:
@@ -255,3 +341,44 @@ def _is_decodable(text: bytes) -> bool:
     except UNDECODABLE:
         return False
     return True
+
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_CUT_SHORT = "the file is cut short"
+_PLACE = re.compile(r" \(byte (\d+)\)")
+# Not JSON, but what C++ and Python print. The decoder notices a few bytes after it begins.
+_NOT_A_NUMBER = re.compile(rb"[-+]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
+_NOTICED_WITHIN = 4
+_LONGEST = 9  # len("-Infinity")
+
+
+class _Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong.
+
+    Attributes:
+        offset: of the byte where it is wrong, in the bytes that were decoded.
+        is_damage: what comes before it can be trusted: the file was cut short, or holds a bare NaN.
+    """
+
+    offset: int
+    reason: str
+    is_damage: bool
+
+
+def _fault(text: bytes, error: Exception, *, is_cut: bool) -> _Fault:
+    """Return why decoding `text` raised this error, one of UNDECODABLE; `is_cut`: nothing comes after `text`."""
+    if isinstance(error, msgspec.ValidationError):
+        return _Fault(offset=0, reason=str(error).replace("$[0]", "event"), is_damage=False)
+    if isinstance(error, UnicodeDecodeError):
+        return _Fault(offset=0, reason="text that is not UTF-8", is_damage=False)
+    if isinstance(error, RecursionError):
+        return _Fault(offset=0, reason="nested too deeply", is_damage=False)
+    named = _PLACE.search(str(error))
+    offset = int(named[1]) if named else len(text)
+    if is_cut and offset >= len(text):
+        return _Fault(offset=len(text), reason=_CUT_SHORT, is_damage=True)
+    begin = max(offset - _NOTICED_WITHIN, 0)
+    number = _NOT_A_NUMBER.search(text, begin, offset + _LONGEST)
+    if number is not None and number.start() <= offset:
+        return _Fault(offset=number.start(), reason=f"{number[0].decode()} is not JSON", is_damage=True)
+    return _Fault(offset=offset, reason=_PLACE.sub("", str(error)), is_damage=False)

@@ -1,17 +1,114 @@
-"""What a trace is once read."""
+"""What a trace is once read: its events as columns, one numpy array per field, names and threads interned."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import re
+from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import msgspec.structs
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.trace.columns import Events, Kind, Memory
+UNKNOWN = -1
+
+
+class Kind(IntEnum):
+    """What an event is; those of a device come first."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    RUNTIME = 3
+    CPU_OP = 4
+    ANNOTATION = 5
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """Complete events in the order of the file, n of them; times in ns since the trace's base.
+
+    Attributes:
+        begin_ns, end_ns: int64, end >= begin.
+        kind: int8, a Kind.
+        name: int32, index into Trace.names.
+        thread: int32, index into Trace.threads; for device events the one of their stream.
+        device: int16, of device events; UNKNOWN for the host's.
+        stream: int64, of device events; UNKNOWN for the host's.
+        correlation: int64, what joins a device event to the runtime call that launched it; UNKNOWN: none.
+        external: int64, what joins runtime calls and device events to operators; UNKNOWN: none.
+        num_bytes: int64, of copies; UNKNOWN: not said.
+    """
+
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    device: NDArray[np.int16]
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    external: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.begin_ns)
+
+    def __getitem__(self, where: NDArray[Any] | slice) -> Events:
+        """Return the events that a mask, an index array or a slice selects."""
+        return Events(**{name: column[where] for name, column in msgspec.structs.asdict(self).items()})
+
+    @property
+    def duration_ns(self) -> NDArray[np.int64]:
+        """int64[n]."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def spans(self) -> NDArray[np.int64]:
+        """int64[n, 2]: begin and end."""
+        return self.spans_of(slice(None))
+
+    def spans_of(self, where: NDArray[Any] | slice) -> NDArray[np.int64]:
+        """Return int64[k, 2]: begin and end of the events that a mask, an index array or a slice selects."""
+        return np.stack((self.begin_ns[where], self.end_ns[where]), axis=1)
+
+    @staticmethod
+    def join(parts: Sequence[Events]) -> Events:
+        """Return the events of all parts, one after the other."""
+        return Events(**_joined(parts))
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocator's events in the order of the file, m of them; empty when memory was not profiled.
+
+    Attributes:
+        at_ns: int64, since the trace's base.
+        device: int64, the CUDA device; UNKNOWN for the host's memory.
+        allocated_bytes, reserved_bytes: int64 after the event; UNKNOWN in files that do not say it.
+    """
+
+    at_ns: NDArray[np.int64]
+    device: NDArray[np.int64]
+    allocated_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+    @staticmethod
+    def join(parts: Sequence[Memory]) -> Memory:
+        """Return the events of all parts, one after the other."""
+        return Memory(**_joined(parts))
+
+
+def _joined(parts: Sequence[Events] | Sequence[Memory]) -> dict[str, NDArray[Any]]:
+    columns = zip(*map(msgspec.structs.astuple, parts), strict=True)
+    return dict(zip(parts[0].__struct_fields__, map(np.concatenate, columns), strict=True))
+
 
 ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 

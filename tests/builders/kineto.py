@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from dpdoctor.attribution.collectives import Collectives, collectives
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.steps import HostSteps, host_steps
-from dpdoctor.trace.columns import Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import Kind, Trace
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, complete, document, read_bytes
 

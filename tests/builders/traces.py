@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdoctor.trace.columns import UNKNOWN, Events, Kind, Memory
-from dpdoctor.trace.model import Collective, Thread, Trace
+from dpdoctor.trace.model import UNKNOWN, Collective, Events, Kind, Memory, Thread, Trace
 
 US = 1_000
 MAIN, AUTOGRAD, GLOO = 0, 1, 2

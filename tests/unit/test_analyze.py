@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from dpdoctor import rundir
 from dpdoctor.cli import main
 from dpdoctor.digest import Digest
-from dpdoctor.trace.locate import locate
+from dpdoctor.trace.files import locate
 from tests.builders import launched_runs, run_directories
 from tests.builders.kineto import Kineto
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from dpdoctor.records import Collective, Counters, InputTensor
-from dpdoctor.trace.sizes import ITEM_BYTES
+from dpdoctor.trace.values import ITEM_BYTES
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.wrap.operators import Operator, Recording, step_recording
 

@@ -14,7 +14,7 @@ from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.steps import training_thread
 from dpdoctor.digest import HOST, Breakdown
-from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.model import Kind
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, needs_real_traces
 from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor.trace.columns import UNKNOWN
+from dpdoctor.trace.model import UNKNOWN
 from tests.builders.kineto import GLOO_A, GLOO_B, Kineto, Observed, of_two_ranks, shapes
 
 

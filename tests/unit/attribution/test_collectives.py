@@ -9,7 +9,7 @@ import pytest
 
 from dpdoctor.attribution.bandwidth import collective_sizes
 from dpdoctor.digest import HOST
-from dpdoctor.trace.columns import UNKNOWN, Kind
+from dpdoctor.trace.model import UNKNOWN, Kind
 from tests.builders.documents import needs_real_traces
 from tests.builders.kineto import (
     GLOO_A,

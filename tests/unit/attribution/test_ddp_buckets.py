@@ -7,7 +7,7 @@ import pytest
 
 from dpdoctor.attribution.ddp_buckets import MAX_BUCKETS, buckets
 from dpdoctor.digest import Bucket
-from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.model import Kind
 from tests.builders.documents import needs_real_traces
 from tests.builders.kineto import (
     AUTOGRAD,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dpdoctor.attribution.device_events import BEFORE_RECORDING, NEVER_SEEN, device_events
-from dpdoctor.trace.columns import UNKNOWN
+from dpdoctor.trace.model import UNKNOWN
 from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording
 
 

@@ -19,8 +19,7 @@ from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.intervals import length
 from dpdoctor.attribution.steps import host_steps
 from dpdoctor.digest import HOST, IDLE_CAUSES, PHASES, DeviceDigest, DeviceStep, Quantiles
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, needs_real_traces
 from tests.builders.traces import AUTOGRAD, GLOO, MAIN, US, Recording

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.attribution.fsdp_units import shard_units
 from dpdoctor.digest import ShardUnit
-from dpdoctor.trace.columns import Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import Kind, Trace
 from tests.builders.kineto import (
     AUTOGRAD,
     GLOO_A,

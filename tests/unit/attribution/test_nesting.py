@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpdoctor.attribution.nesting import is_inside, running_at, self_times
-from dpdoctor.trace.columns import UNKNOWN
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Trace
 from tests.builders.kineto import AUTOGRAD, MAIN, US, Kineto
 
 times = st.integers(0, 30)

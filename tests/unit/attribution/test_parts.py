@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpdoctor.attribution.parts import Part, communicating, parts
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 from tests.builders.documents import complete, document, kernel, read_bytes
 from tests.builders.kineto import AUTOGRAD, Kineto
 from tests.builders.traces import Recording

@@ -15,7 +15,7 @@ import pytest
 
 from dpdoctor.attribution.digesting import digest, digest_file
 from dpdoctor.digest import Digest
-from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.model import Kind
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, needs_real_traces
 from tests.builders.kineto import WITH_COLLECTIVES

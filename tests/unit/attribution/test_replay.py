@@ -13,7 +13,7 @@ from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.replay import HOST_TIMES, replay
 from dpdoctor.attribution.steps import host_steps
 from dpdoctor.digest import Replay
-from dpdoctor.trace.columns import Kind
+from dpdoctor.trace.model import Kind
 from tests.builders.kineto import recorded
 from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 

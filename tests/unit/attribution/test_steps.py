@@ -5,7 +5,7 @@ import pytest
 
 from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.steps import StepWindows, host_steps, step_windows, training_thread
-from dpdoctor.trace.columns import UNKNOWN, Kind
+from dpdoctor.trace.model import UNKNOWN, Kind
 from dpdoctor.trace.reader import read
 from tests.builders.documents import REAL, needs_real_traces
 from tests.builders.traces import AUTOGRAD, MAIN, US, Recording

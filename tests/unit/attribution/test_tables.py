@@ -3,8 +3,7 @@ from __future__ import annotations
 from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.tables import MAX_ROWS, kernels, operators
 from dpdoctor.digest import NamedTime
-from dpdoctor.trace.columns import Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import Kind, Trace
 from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 
 HOSTILE = "</script><b>" + "核" * 5000

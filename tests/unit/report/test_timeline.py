@@ -15,7 +15,7 @@ from dpdoctor.digest import NO_CALLS, Digest
 from dpdoctor.errors import TraceError
 from dpdoctor.report.traces import timeline
 from dpdoctor.report.traces.timeline import Event
-from dpdoctor.trace.locate import TIMELINE, locate
+from dpdoctor.trace.files import TIMELINE, locate
 from tests.builders import runs, traced_runs
 from tests.builders.specs import MS
 

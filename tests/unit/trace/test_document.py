@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from dpdoctor.errors import TraceError
 from dpdoctor.trace import document as document_file
 from dpdoctor.trace import stream as stream_file
-from dpdoctor.trace.document import Document
-from dpdoctor.trace.events import Complete
+from dpdoctor.trace.document import Complete, Document
 from dpdoctor.trace.model import Damage
 from dpdoctor.trace.stream import Stream
 from tests.builders.documents import complete, document, event_names, read_bytes

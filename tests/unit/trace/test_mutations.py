@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dpdoctor.errors import TraceError
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 from dpdoctor.trace.reader import read
 from tests.builders.mutations import mutants
 

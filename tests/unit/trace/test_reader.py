@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpdoctor.errors import TraceError
-from dpdoctor.trace.columns import UNKNOWN, Kind
-from dpdoctor.trace.model import Group
+from dpdoctor.trace.model import UNKNOWN, Group, Kind
 from dpdoctor.trace.reader import rank_of, read
 from tests.builders.documents import complete, document, event_names, kernel, read_bytes
 
