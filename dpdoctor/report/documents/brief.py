@@ -14,7 +14,7 @@ from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
 from dpdoctor.report.views.overview import modes_table
 from dpdoctor.report.words import standing, verdict
-from dpdoctor.report.words.costliest import Bottleneck, costliest, left_to_the_report
+from dpdoctor.report.words.diagnosis import Bottleneck, costliest, left_to_the_report
 from dpdoctor.report.words.first_screen import first_screen
 
 

@@ -8,7 +8,7 @@ from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.documents.brief import Brief, Trouble, brief
 from dpdoctor.report.formats.comment import LONGEST_NAME, PARAGRAPHS, Part, assembled, fenced, plain, table_parts
 from dpdoctor.report.text import capital, listed, run_title, sentence
-from dpdoctor.report.words.costliest import Bottleneck, Treatment
+from dpdoctor.report.words.diagnosis import Bottleneck, Treatment
 
 
 def comment(analysis: Diagnosis) -> str:

@@ -1,11 +1,15 @@
-"""Findings in words, alike on the page and in the terminal."""
+"""Findings in words, alike on the page and in the terminal; the costliest alone where there is no room for all."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
+from dpdoctor import units
 from dpdoctor.analysis import Finding, Inconclusive, RunSummary
-from dpdoctor.report.text import figure_text, with_interval
+from dpdoctor.report.text import figure_text, mode_label, with_interval
 from dpdoctor.report.words import standing
 from dpdoctor.report.words.step_parts import COMMUNICATION, DATA, StepPart, step_parts
 from dpdoctor.rules.diagnose import ALIKE
@@ -105,3 +109,72 @@ def part_of_step(summary: RunSummary, found: Finding | Inconclusive) -> StepPart
 def are_alike(share: float, other: float) -> bool:
     """Return whether a reader takes two shares for one and the same."""
     return min(share, other) >= ALIKE * max(share, other)
+
+
+class Treatment(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about a bottleneck in some of the modes.
+
+    Attributes:
+        costs: what it costs in each of these modes, how sure that is and what the remedy gives there, in a clause each.
+        lines: of the script, that are to be changed.
+        remedy, code: what to do, in words and as a line to write; empty: nothing is known to help.
+    """
+
+    costs: tuple[str, ...]
+    lines: tuple[str, ...]
+    remedy: str
+    code: str
+
+
+class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
+    """One bottleneck with all modes that have it; `tone` is that of the first of them."""
+
+    title: str
+    tone: str
+    treatments: tuple[Treatment, ...]
+
+
+def costliest(summary: RunSummary) -> list[Bottleneck]:
+    """Return the first bottlenecks, the costliest first, each once with all modes that have it."""
+    return [_bottleneck(summary, of_rule) for of_rule in bottlenecks(summary)[:MOST_FIRST]]
+
+
+def left_to_the_report(summary: RunSummary) -> str:
+    """Return in a sentence how many more bottlenecks there are; empty: none."""
+    more = len(bottlenecks(summary)) - MOST_FIRST
+    return f"The report has {units.count(more, 'more bottleneck')}." if more > 0 else ""
+
+
+def _bottleneck(summary: RunSummary, findings: Sequence[Finding]) -> Bottleneck:
+    first = findings[0]
+    return Bottleneck(
+        title=first.title,
+        tone=SEVERITY_TONES[first.severity],
+        treatments=tuple(_treatments(summary, findings)),
+    )
+
+
+def _treatments(summary: RunSummary, findings: Sequence[Finding]) -> Iterator[Treatment]:
+    """Yield what to do in each mode; what is the same for several modes once."""
+    for (remedy, code), same in itertools.groupby(findings, lambda finding: (finding.remedy, finding.code)):
+        treated = list(same)
+        yield Treatment(
+            costs=tuple(_cost(summary, finding) for finding in treated),
+            lines=tuple(dict.fromkeys(finding.line for finding in treated if finding.line)),
+            remedy=remedy or "",
+            code=code or "",
+        )
+
+
+def _cost(summary: RunSummary, finding: Finding) -> str:
+    is_known = finding.speedup is not None and finding.speedup.value is not None
+    gain = f"; speedup {gain_words(finding)}" if is_known else ""
+    return f"{mode_label(finding.mode)}: {_cost_words(summary, finding)}, {finding.status}{gain}"
+
+
+def _cost_words(summary: RunSummary, finding: Finding) -> str:
+    """Return what a finding costs, and what it takes where the verdict above says another share."""
+    told, cost = told_share(summary, finding), finding.cost
+    if finding.status != "confirmed" or told is None or cost.value is None or are_alike(told, cost.value):
+        return cost_words(finding)
+    return f"it takes {units.share(told)} of each step, and its cost is taken as {with_interval(cost)}"

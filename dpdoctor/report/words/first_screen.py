@@ -28,8 +28,8 @@ from dpdoctor.report.text import (
     short_interval,
 )
 from dpdoctor.report.words import clauses, diagnosis, standing, verdict
-from dpdoctor.report.words.advice import SAID
 from dpdoctor.report.words.step_parts import AT_MOST, LABELS, StepPart, step_parts
+from dpdoctor.report.words.verdict import SAID
 from dpdoctor.rules import BY_NAME
 from dpdoctor.rules.diagnose import ALIKE, MAY_BE_NOTHING, OURS, is_of_result
 from dpdoctor.rules.rule import CRITICAL

@@ -1,41 +1,52 @@
-"""The answer in words. The page and the terminal both take it from here, so they cannot disagree."""
+"""The headline: the answer in words, which page and terminal both take from here, so they cannot disagree.
+
+Where one mode leads it is the result of that mode; where several do, that they are not told apart. It ends with what to
+change first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, ModeSummary, RunSummary
+from dpdoctor.analysis import Figure, Finding, ModeSummary, RunSummary
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
 from dpdoctor.analysis.own_cost import MOST_SHARE, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import (
     by_reason,
     capital,
+    clipped,
     figure_text,
     interval_text,
     listed,
+    listed_figures,
     mode_label,
     sentence,
     with_interval,
 )
-from dpdoctor.report.words import clauses
-from dpdoctor.report.words.advice import advice, bottleneck
+from dpdoctor.report.words import clauses, diagnosis
 from dpdoctor.report.words.standing import (
     has_failed_later,
     is_baseline,
     leaders,
+    quotient,
     shown_modes,
     why_withheld,
     without_throughput,
 )
-from dpdoctor.report.words.tie import tie_verdict
 
 # Files that a sentence names; run.json has all.
 MOST_NAMED = 10
 WAY_OUT = "--allow-writes lets it write"
 # A rate that, with what happens between steady steps, is less than so much of itself is not what an epoch has.
 LEAST_STEADY = 0.95
+# A name from the script may be of any length.
+LONGEST_TITLE, LONGEST_REMEDY = 120, 80
+# How a mode stands to one device is the first clause of every headline.
+SAID = frozenset({"parallelism_not_worth_it"})
 
 
 def headline(summary: RunSummary) -> Headline:
@@ -44,7 +55,7 @@ def headline(summary: RunSummary) -> Headline:
     change = advice(summary, leading)
     last = [change] if change else []
     if len(leading) > 1:
-        return tie_verdict(leading, last)
+        return _tie(leading, last)
     for name, mode in leading.items():
         return mode_verdict(name, mode, bottleneck(summary, name), last)
     steps = list(_steps(summary))
@@ -93,6 +104,165 @@ def mode_verdict(
         parts.append(reason)
     parts += last
     return Headline(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
+
+
+def _speed(name: str, mode: ModeSummary) -> str:
+    where = mode_label(name) if is_baseline(name) else f"{mode_label(name)} on {clauses.devices(mode)}"
+    stands, factor = clauses.against_one(mode.speedup), figure_text(mode.speedup)
+    if stands == "unknown":
+        return f"{where} trains {figure_text(mode.throughput)}"
+    if stands == "alike":
+        linear = clauses.linear(mode)
+        reached = "" if linear is None or linear.value is None else f", {figure_text(linear)} of linear"
+        interval = with_interval(mode.speedup)
+        return f"{where} is not measurably faster or slower than one device: {interval}{reached}"
+    of_linear = clauses.of_linear([mode])
+    if stands == "slower":
+        return f"{where} is slower than one device: {factor}{of_linear}"
+    reserve = ", from too few windows for an interval" if stands == "unclear" else ""
+    return f"{where} gives {factor} of one device{of_linear}{reserve}"
+
+
+def _tone(mode: ModeSummary) -> str:
+    return "warn" if mode.status != "ok" or has_failed_later(mode) else clauses.TONES[clauses.against_one(mode.speedup)]
+
+
+def _detail(mode: ModeSummary) -> str:
+    """Return what a speedup is to be held against: loader processes alone, its interval, and what was kept equal."""
+    if mode.speedup.value is None:
+        return ""
+    control, interval = clauses.loader_control(mode), interval_text(mode.speedup)
+    loaders = sentence(capital(control)) if control else ""
+    spread = f"95% interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
+    return " ".join(part for part in (spread, loaders, clauses.scaling_words(mode)) if part)
+
+
+def _tie(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> Headline:
+    """Return in one sentence that two or more modes cannot be told apart, and how they stand to one device.
+
+    The sentence ends with the `last` clauses.
+    """
+    fastest = max(modes, key=lambda name: modes[name].throughput.value or 0.0)
+    others = {name: quotient(modes[fastest], mode) for name, mode in modes.items() if name != fastest}
+    unlike = any(figure.value is None for figure in others.values())
+    unclear = any(figure.low is None for figure in others.values())
+    by = "" if unlike else " by so few windows"
+    alike = f"cannot be told apart{by}" if unclear else "are not measurably different"
+    rates = listed_figures([mode.throughput for mode in modes.values()])
+    standings = {clauses.against_one(mode.speedup) for mode in modes.values()}
+    parts = (f"{_who(modes)} {alike}: {rates}", *_against_one(modes, standings), *last)
+    tone = clauses.TONES[standings.pop()] if len(standings) == 1 else "warn"
+    return Headline(tone=tone, sentence=sentence("; ".join(parts)), detail=_tie_detail(modes, fastest, others))
+
+
+def _who(modes: Mapping[str, ModeSummary]) -> str:
+    places = {name: clauses.devices(mode) for name, mode in modes.items()}
+    if len(set(places.values())) == 1:
+        return f"{listed([mode_label(name) for name in modes])} on {next(iter(places.values()))}"
+    return listed([f"{mode_label(name)} on {place}" for name, place in places.items()])
+
+
+def _against_one(modes: Mapping[str, ModeSummary], standings: set[str]) -> Iterator[str]:
+    """Yield how they stand to one device; nothing without a baseline."""
+    if "unknown" in standings:
+        return
+    factors = listed_figures([mode.speedup for mode in modes.values()])
+    of_linear = clauses.of_linear([*modes.values()])
+    both, neither = ("both", "neither") if len(modes) == 2 else ("all", "none")
+    if standings == {"slower"}:
+        yield f"{both} are slower than one device: {factors}{of_linear}"
+    elif standings == {"alike"}:
+        yield f"{neither} differs measurably from one device: {factors}"
+    elif standings == {"faster"}:
+        yield f"{factors} of one device{of_linear}"
+    else:
+        apart = [mode_label(n) for n, m in modes.items() if clauses.against_one(m.speedup) in ("faster", "slower")]
+        clear = f"only for {listed(apart)}" if apart else "for none of them"
+        yield f"{factors} of one device{of_linear}, a measurable difference {clear}"
+
+
+def _tie_detail(modes: Mapping[str, ModeSummary], fastest: str, others: Mapping[str, Figure]) -> str:
+    """Return where the steps' time goes, the rule of the tie, the quotients it was put to and what they rest on."""
+    time = [sentence(text[0].upper() + text[1:]) for text in clauses.step_time([*modes.values()])]
+    rule = "Modes are measurably different where the 95% interval of the ratio of their throughputs leaves out 1."
+    known = {name: figure for name, figure in others.items() if figure.low is not None}
+    ratios = [f"{mode_label(name)} {with_interval(f)}" for name, f in known.items()]
+    parts = [f"{mode_label(fastest)} over {listed(ratios)}, {clauses.rests_on(f)}" for f in [*known.values()][:1]]
+    controls = [
+        sentence(f"{mode_label(name)}: {control}")
+        for name, mode in modes.items()
+        if (control := clauses.loader_control(mode))
+    ]
+    scaling = {clauses.scaling_words(mode) for mode in modes.values()}
+    return " ".join((*time, *controls, rule, *parts, *sorted(scaling)))
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A remedy in a few words, and what it gives in one mode; `basis` is Finding.speedup_basis."""
+
+    mode: str
+    rule: str
+    short: str
+    basis: str
+    gain: Figure
+
+
+def bottleneck(summary: RunSummary, mode: str) -> str | None:
+    """Return the costliest bottleneck of a mode, but for what a headline begins with, in a clause; None: no other."""
+    costly = (finding for finding in diagnosis.parts(summary).costly if finding.mode == mode)
+    first = next((finding for finding in costly if finding.rule not in SAID), None)
+    return None if first is None else clipped(first.title, LONGEST_TITLE)
+
+
+def advice(summary: RunSummary, modes: Collection[str]) -> str | None:
+    """Return what to change about the costliest bottleneck of these modes, and what that is predicted to give.
+
+    None where both are not known in few words: of another bottleneck it would be taken for this one's. Modes that
+    share bottleneck and remedy are told of together.
+    """
+    worst = _costliest(summary, modes)
+    found = [change for change in _changes(summary, modes) if worst is not None and change.rule == worst.rule]
+    if not found:
+        return None
+    first = found[0]
+    same = {change.mode: change for change in found if _words(change) == _words(first)}
+    where = "" if len(same) == len(modes) else f"for {listed([mode_label(mode) for mode in same])} "
+    gains = [same[mode].gain for mode in modes if mode in same]
+    is_bounded = all(gain.value is not None for gain in gains)
+    given = f"{first.basis} {listed_figures(gains)} of today's throughput" if is_bounded else diagnosis.NO_BOUND
+    # What was tried and does not help comes after what does.
+    change, _, tried = first.short.partition("; ")
+    also = f" ({clipped(tried, LONGEST_REMEDY)})" if tried else ""
+    return f"{where}{clipped(change, LONGEST_REMEDY)}: {given}{also}"
+
+
+def _words(change: _Change) -> tuple[str, str, str]:
+    return change.rule, change.short, change.basis
+
+
+def _costliest(summary: RunSummary, modes: Collection[str]) -> Finding | None:
+    return next((finding for finding in diagnosis.parts(summary).costly if finding.mode in modes), None)
+
+
+def _changes(summary: RunSummary, modes: Collection[str]) -> Iterator[_Change]:
+    """Yield the changes that are predicted to give more than noise, that of the costliest finding first."""
+    for finding in diagnosis.parts(summary).costly:
+        speedup, gain = finding.speedup, finding.gain
+        if finding.mode not in modes or not finding.short_remedy or speedup is None or gain is None:
+            continue
+        if _least(speedup) > 1:
+            yield _Change(
+                mode=finding.mode,
+                rule=finding.rule,
+                short=finding.short_remedy,
+                basis=finding.speedup_basis,
+                gain=gain,
+            )
+
+
+def _least(gain: Figure) -> float:
+    """Return the least that a gain may be; 0 where it is unknown."""
+    return (gain.value if gain.low is None else gain.low) or 0.0
 
 
 def limits(summary: RunSummary) -> Iterator[str]:
@@ -188,34 +358,3 @@ def _own_cost(share: Figure) -> Iterator[str]:
             f"The script alone trains faster: watching it takes about {units.share(share.value)} of each step, with no "
             "interval known"
         )
-
-
-def _speed(name: str, mode: ModeSummary) -> str:
-    where = mode_label(name) if is_baseline(name) else f"{mode_label(name)} on {clauses.devices(mode)}"
-    stands, factor = clauses.against_one(mode.speedup), figure_text(mode.speedup)
-    if stands == "unknown":
-        return f"{where} trains {figure_text(mode.throughput)}"
-    if stands == "alike":
-        linear = clauses.linear(mode)
-        reached = "" if linear is None or linear.value is None else f", {figure_text(linear)} of linear"
-        interval = with_interval(mode.speedup)
-        return f"{where} is not measurably faster or slower than one device: {interval}{reached}"
-    of_linear = clauses.of_linear([mode])
-    if stands == "slower":
-        return f"{where} is slower than one device: {factor}{of_linear}"
-    reserve = ", from too few windows for an interval" if stands == "unclear" else ""
-    return f"{where} gives {factor} of one device{of_linear}{reserve}"
-
-
-def _tone(mode: ModeSummary) -> str:
-    return "warn" if mode.status != "ok" or has_failed_later(mode) else clauses.TONES[clauses.against_one(mode.speedup)]
-
-
-def _detail(mode: ModeSummary) -> str:
-    """Return what a speedup is to be held against: loader processes alone, its interval, and what was kept equal."""
-    if mode.speedup.value is None:
-        return ""
-    control, interval = clauses.loader_control(mode), interval_text(mode.speedup)
-    loaders = sentence(capital(control)) if control else ""
-    spread = f"95% interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
-    return " ".join(part for part in (spread, loaders, clauses.scaling_words(mode)) if part)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.report.words.costliest import costliest, left_to_the_report
-from dpdoctor.report.words.diagnosis import cost_words, gain_words
+from dpdoctor.report.words.diagnosis import cost_words, costliest, gain_words, left_to_the_report
 from tests.builders import runs
 from tests.builders.diagnosed_runs import figure, finding, unknown, with_findings
 

@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis import Figure, ModeSummary, RunSummary, analyse
+from dpdoctor.analysis import Analysis, Figure, Finding, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, OF_WINDOWS
 from dpdoctor.records import Check
 from dpdoctor.report.documents import brief
+from dpdoctor.report.formats import terminal
+from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words.verdict import LONGEST_REMEDY, advice, bottleneck
 from tests.builders import records, runs
+from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
 from tests.builders.figures import figures
+from tests.builders.terminal import shown
 
 
 def mode(phases_ms: tuple[int, ...] = runs.COMPUTING_MS, **changes: Any) -> ModeSummary:
@@ -228,3 +233,235 @@ def test_modes_that_failed_alike_are_told_of_once() -> None:
         ("single and ddp failed: no module named torch.", ("line 1",)),
         ("fsdp failed: the disk is full.", ("line 1",)),
     ]
+
+
+RULE = "Modes are measurably different where the 95% interval of the ratio of their throughputs leaves out 1. "
+
+
+def figure_of(value: float, half: float | None, unit: str, scope: str = "run") -> Figure:
+    low, high = (None, None) if half is None else (value - half, value + half)
+    return Figure(value=value, low=low, high=high, n=5, unit=unit, scope=scope)
+
+
+def rated(
+    rate: float, factor: float | None, half: float | None = 0.05, *, forward_ms: int = 40, scope: str = "run"
+) -> ModeSummary:
+    """Return DDP on two ranks at `rate` samples/s; figures give or take `half` of their value."""
+
+    def ranged(value: float, unit: str) -> Figure:
+        return figure_of(value, None if half is None else half * value, unit, scope)
+
+    phases_ms = (2, 1, forward_ms, 50, 5, 2)
+    found = runs.gpu_run().summary.modes["ddp"]
+    return replace(
+        found,
+        throughput=ranged(rate, "samples/s"),
+        speedup=Figure(value=None, unit="x", reason="no baseline") if factor is None else ranged(factor, "x"),
+        scaling_efficiency=Figure(value=None, unit="ratio", reason="no baseline")
+        if factor is None
+        else ranged(factor / 2, "ratio"),
+        phases=dict(zip(found.phases, (figure_of(ms / 1000, None, "s") for ms in phases_ms), strict=True)),
+    )
+
+
+def headline_of(**modes: ModeSummary) -> tuple[str, str, str]:
+    said = verdict.headline(replace(runs.gpu_run().summary, modes=modes))
+    return said.tone, said.sentence, said.detail
+
+
+def time_of(*modes: ModeSummary) -> str:
+    """Return where the steps of the modes, which spend them alike, go."""
+    (words,) = clauses.step_time(modes)
+    return sentence(capital(words))
+
+
+@pytest.mark.parametrize(
+    ("factors", "tone", "against_one"),
+    [
+        ((1.5, 1.6), "good", "1.50x and 1.60x of one device (75% and 80% of linear)"),
+        ((0.5, 0.6), "bad", "both are slower than one device: 0.500x and 0.600x (25% and 30% of linear)"),
+        ((0.98, 1.03), "warn", "neither differs measurably from one device: 0.980x and 1.03x"),
+        (
+            (1.02, 1.1),
+            "warn",
+            "1.02x and 1.10x of one device (51% and 55% of linear), a measurable difference only for fsdp",
+        ),
+    ],
+)
+def test_two_modes_in_one_sentence(factors: tuple[float, float], tone: str, against_one: str) -> None:
+    said = headline_of(ddp=rated(2372, factors[0]), fsdp=rated(2414, factors[1]))
+    assert said[:2] == (
+        tone,
+        f"ddp and fsdp on 2 ranks are not measurably different: 2,372 and 2,414 samples/s; {against_one}.",
+    )
+
+
+def test_the_detail_gives_the_rule_the_quotient_and_what_it_rests_on() -> None:
+    ddp, fsdp = rated(2372, 1.5), rated(2414, 1.6)
+    *_, detail = headline_of(ddp=ddp, fsdp=fsdp)
+    assert detail == (
+        f"{time_of(ddp, fsdp)} {RULE}fsdp over ddp 1.02x (0.948–1.09), {clauses.rests_on(ddp.speedup)} "
+        f"{clauses.scaling_words(ddp)}"
+    )
+
+
+def test_repeated_launches_are_said_to_be() -> None:
+    ddp, fsdp = rated(2372, 1.5, scope="launches"), rated(2414, 1.6, scope="launches")
+    *_, detail = headline_of(ddp=ddp, fsdp=fsdp)
+    assert clauses.rests_on(ddp.speedup) in detail
+    assert figures(detail.partition("fsdp over ddp ")[2]) == ["1.02x", "0.948", "1.09", "5"]
+    assert "5 launches" in detail
+
+
+def test_modes_without_intervals_are_not_called_alike() -> None:
+    ddp, fsdp = rated(100, 1.5, None), rated(300, 4.5, None)
+    tone, sentence, detail = headline_of(ddp=ddp, fsdp=fsdp)
+    assert tone == "plain"
+    assert sentence.startswith("ddp and fsdp on 2 ranks cannot be told apart by so few windows: 100 and 300 samples/s;")
+    assert "a measurable difference for none of them" in sentence
+    assert detail == f"{time_of(ddp, fsdp)} {RULE}{clauses.scaling_words(ddp)}"
+
+
+def test_without_a_baseline_the_modes_are_told_from_each_other_only() -> None:
+    _, sentence, _ = headline_of(ddp=rated(2372, None), fsdp=rated(2414, None))
+    assert sentence.startswith("ddp and fsdp on 2 ranks")
+    assert figures(sentence) == ["2", "2,372", "2,414 samples/s"]
+    assert sentence.endswith(" samples/s.")
+
+
+def test_three_modes_on_unlike_devices_that_spend_their_steps_unlike() -> None:
+    one_process = replace(rated(2400, 1.0), world_size=1)
+    _, sentence, detail = headline_of(dp=one_process, ddp=rated(2372, 1.0, forward_ms=60), fsdp=rated(2414, 1.0))
+    assert sentence == (
+        "dp on 2 devices, ddp on 2 ranks and fsdp on 2 ranks are not measurably different: "
+        "2,400, 2,372 and 2,414 samples/s; none differs measurably from one device: 1.00x, 1.00x and 1.00x."
+    )
+    assert detail.startswith(RULE)
+
+
+def short(text: str = "set num_workers=4", **fields: object) -> Finding:
+    """Return a finding of DDP whose remedy is known in few words; more fields by keyword."""
+    return finding(**{"short_remedy": text, **fields})
+
+
+def advised(*findings: Finding, modes: tuple[str, ...] = ("ddp",)) -> str | None:
+    return advice(with_findings(runs.cpu_run(), *findings).summary, modes)
+
+
+def test_it_says_what_to_change_and_what_that_gives() -> None:
+    assert advised(short()) == "set num_workers=4: predicted 1.70x of today's throughput"
+
+
+def test_it_says_whether_that_is_measured_or_the_most_there_is() -> None:
+    assert advised(short(speedup_basis="measured")) == "set num_workers=4: measured 1.70x of today's throughput"
+    assert advised(short(speedup_basis="at most")) == "set num_workers=4: at most 1.80x of today's throughput"
+    unbounded = replace(figure(1.7, 0.1, "x"), high=None)
+    assert advised(short(speedup=unbounded, speedup_basis="at most")) == "set num_workers=4: no upper bound known"
+
+
+def test_what_a_headline_begins_with_is_not_said_twice() -> None:
+    found = short("train on one device", rule="parallelism_not_worth_it", title="2 devices train slower than one")
+    run = with_findings(runs.cpu_run(), found).summary
+    assert bottleneck(run, "ddp") is None
+    assert str(advice(run, ("ddp",))).startswith("train on one device")
+    assert bottleneck(with_findings(runs.cpu_run(), short()).summary, "ddp") == short().title
+
+
+def test_the_costliest_finding_speaks() -> None:
+    words = advised(short("this one", rule="a"), short("costs less", rule="b"))
+    assert words == advised(short("this one"))
+    assert words.startswith("this one: ")
+
+
+@pytest.mark.parametrize(
+    "costliest",
+    [
+        short("no gain is predicted", rule="a", speedup=None),
+        short("the gain is unknown", rule="a", speedup=unknown("no simulation", "x")),
+        finding("a"),
+    ],
+)
+def test_the_remedy_of_another_finding_is_not_taken_for_its(costliest: Finding) -> None:
+    assert advised(costliest, short("of another", rule="b")) is None
+
+
+def test_another_mode_may_know_the_gain() -> None:
+    both = (short(speedup=None), short(mode="single"))
+    words = advised(*both, modes=("ddp", "single"))
+    assert words == f"for single {advised(short())}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"speedup": figure(1.02, 0.05, "x")},
+        {"speedup": figure(0.9, 0.0, "x")},
+        {"severity": "info"},
+        {"status": "refuted", "remedy": None, "short_remedy": None},
+        {"mode": "single"},
+        {"mode": "fsdp"},
+    ],
+)
+def test_nothing_is_said_without_a_clear_gain_in_a_leading_mode(fields: dict[str, object]) -> None:
+    assert advised(short(**fields), modes=("ddp", "fsdp")) is None
+
+
+class TestSeveralLeaders:
+    MODES = ("single", "ddp")
+
+    def test_one_remedy_of_all_is_told_once(self) -> None:
+        both = (short(), short(mode="single", speedup=figure(1.5, 0.1, "x")))
+        words = advised(*both, modes=self.MODES)
+        assert words is not None
+        assert words.startswith("set num_workers=4: ")
+        assert figures(words) == ["4", "1.50x", "1.70x"]
+
+    @pytest.mark.parametrize("other", [(), (short("set num_workers=1", mode="single"),)])
+    def test_a_remedy_of_some_names_them(self, other: tuple[Finding, ...]) -> None:
+        words = advised(short(), *other, modes=self.MODES)
+        assert words == f"for ddp {advised(short())}"
+
+
+def test_a_long_name_from_the_script_is_shortened() -> None:
+    words = advised(short(f"take {'A' * 10_000} out of the loader"))
+    assert words is not None
+    assert len(words) < LONGEST_REMEDY + 60
+    assert "out of the loader: " in words
+    assert figures(words) == ["1.70x"]
+
+
+class TestHeadline:
+    def test_the_page_ends_with_it(self) -> None:
+        sentence = verdict.headline(diagnosed_run().summary).sentence
+        assert sentence.endswith(f"; {finding().title}; {advised(short())}.")
+
+    def test_without_a_costly_finding_it_says_where_the_time_goes(self) -> None:
+        summary = runs.cpu_run().summary
+        (where,) = clauses.step_time([summary.modes["ddp"]])
+        assert figures(where) == ["42%"]
+        assert verdict.headline(summary).sentence.endswith(f"; {where}.")
+
+    def test_modes_that_cannot_be_told_apart_end_with_it(self) -> None:
+        summary = with_findings(tied(), short(), short(mode="fsdp")).summary
+        change = advice(summary, ("ddp", "fsdp"))
+        assert change is not None
+        assert figures(change) == ["4", "1.70x", "1.70x"]
+        sentence = verdict.headline(summary).sentence
+        assert sentence.startswith("ddp and fsdp on 2 ranks")
+        assert sentence.endswith(f"; {change}.")
+
+    def test_a_mode_that_does_not_lead_has_none(self) -> None:
+        mode = diagnosed_run().summary.modes["ddp"]
+        assert "predicted" not in verdict.mode_verdict("ddp", mode).sentence
+
+
+def tied() -> Analysis:
+    """Return single, DDP and an FSDP that measured the same as DDP."""
+    found = runs.cpu_run()
+    modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
+    return replace(found, summary=replace(found.summary, modes=modes))
+
+
+def test_without_findings_the_terminal_prints_the_bare_verdict() -> None:
+    assert terminal.summary(runs.cpu_run())
+    assert "predicted" not in shown(runs.cpu_run())
