@@ -9,9 +9,19 @@ import msgspec
 from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.report.blocks import Cell, Column, Headline, Table
 from dpdoctor.report.text import THROUGHPUT_WORDS, remarks, sentence
-from dpdoctor.report.traces import remarks as trace_remarks
-from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
+from dpdoctor.report.traces.words import (
+    FIRST_FIGURE,
+    HEADS,
+    device_rows,
+    devices_left_out,
+    late_steps,
+    read_in_part,
+    reading_notes,
+    stragglers,
+    trace_headline,
+    unreadable,
+)
 from dpdoctor.report.views.overview import modes_table
 from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.diagnosis import Bottleneck, costliest, left_to_the_report
@@ -75,7 +85,7 @@ def _of_profile(analysis: Diagnosis) -> Brief:
         ),
         tables=(modes_table(run),),
         bottlenecks=tuple(costliest(run)),
-        late=tuple(trace_verdict.stragglers(analysis)),
+        late=tuple(stragglers(analysis)),
         troubles=tuple(troubles(run)),
         remarks=tuple(sentence(f"{labels}: {remark}") for remark, labels in remarks(run.modes).items()),
         notes=(THROUGHPUT_WORDS, *_more(left_to_the_report(run))),
@@ -84,13 +94,13 @@ def _of_profile(analysis: Diagnosis) -> Brief:
 
 def _of_traces(analysis: Diagnosis) -> Brief:
     run, modes = analysis.summary, traced_modes(analysis)
-    unreadable = trace_remarks.unreadable(run)
+    failed = unreadable(run)
     return Brief(
-        verdict=trace_verdict.headline(analysis),
+        verdict=trace_headline(analysis),
         tables=tuple(map(_devices_table, modes)),
         bottlenecks=tuple(costliest(run)),
         late=(),  # the verdict has it
-        troubles=tuple(Trouble(tone="bad", sentence=sentence(clause), lines=lines) for clause, lines in unreadable),
+        troubles=tuple(Trouble(tone="bad", sentence=sentence(clause), lines=lines) for clause, lines in failed),
         remarks=tuple(text for mode in modes for text in _trace_remarks(mode)),
         notes=tuple(_more(left_to_the_report(run))),
     )
@@ -102,19 +112,16 @@ def _more(text: str) -> Iterator[str]:
 
 
 def _devices_table(mode: TracedMode) -> Table:
-    more = trace_remarks.left_to_the_report(mode)
+    more = devices_left_out(mode)
     caption = "Every device: shares of its whole steps or, where there is none, of the whole trace."
     return Table(
         caption=f"{caption} {more}".rstrip(),
-        columns=tuple(
-            Column(title=head, numeric=place >= trace_remarks.FIRST_FIGURE)
-            for place, head in enumerate(trace_remarks.HEADS)
-        ),
-        rows=tuple(tuple(Cell(text=text) for text in row) for row in trace_remarks.device_rows(mode)),
+        columns=tuple(Column(title=head, numeric=place >= FIRST_FIGURE) for place, head in enumerate(HEADS)),
+        rows=tuple(tuple(Cell(text=text) for text in row) for row in device_rows(mode)),
     )
 
 
 def _trace_remarks(mode: TracedMode) -> Iterator[str]:
-    yield from trace_remarks.damage(mode)
-    yield from trace_remarks.notes(mode)
-    yield from trace_remarks.comparison(mode)
+    yield from read_in_part(mode)
+    yield from reading_notes(mode)
+    yield from late_steps(mode)

@@ -24,8 +24,8 @@ from dpdoctor.report.text import (
     sentence,
     short_interval,
 )
-from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_trace_run
+from dpdoctor.report.traces.words import stragglers
 from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
@@ -161,7 +161,7 @@ def _limits(analysis: Diagnosis, screen: FirstScreen) -> Iterator[RenderableType
     run = analysis.summary
     told = [
         *screen.limits,
-        *trace_verdict.stragglers(analysis),
+        *stragglers(analysis),
         *(f"{labels}: {sentence(capital(remark))}" for remark, labels in remarks(run.modes).items()),
         *screen.hints,
         *_files(run),

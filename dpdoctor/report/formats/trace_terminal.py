@@ -11,22 +11,30 @@ from rich.text import Text
 
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.formats.console import literal
-from dpdoctor.report.traces import remarks
-from dpdoctor.report.traces import verdict as trace_verdict
-from dpdoctor.report.traces.remarks import FIRST_FIGURE, HEADS, device_rows, left_to_the_report
 from dpdoctor.report.traces.traced import TracedMode, traced_modes
+from dpdoctor.report.traces.words import (
+    FIRST_FIGURE,
+    HEADS,
+    device_rows,
+    devices_left_out,
+    late_steps,
+    read_in_part,
+    reading_notes,
+    trace_headline,
+    unreadable,
+)
 
 
 def summary(analysis: Diagnosis) -> RenderableType:
     """Return the verdict, the table of devices and what must be known of it; text of a trace is literal."""
-    found = trace_verdict.headline(analysis)
+    found = trace_headline(analysis)
     modes = traced_modes(analysis)
     lines = [literal(found.sentence, "bold"), literal(found.detail, "dim"), Text()]
     return Group(*lines, *(part for mode in modes for part in _mode(mode)), *_unreadable(analysis))
 
 
 def _mode(mode: TracedMode) -> Iterator[RenderableType]:
-    rows, more = device_rows(mode), left_to_the_report(mode)
+    rows, more = device_rows(mode), devices_left_out(mode)
     if rows:
         yield _table(rows)
     if more:
@@ -35,7 +43,7 @@ def _mode(mode: TracedMode) -> Iterator[RenderableType]:
 
 
 def _unreadable(analysis: Diagnosis) -> Iterator[Text]:
-    for clause, _ in remarks.unreadable(analysis.summary):
+    for clause, _ in unreadable(analysis.summary):
         yield literal(f"\n{clause}; the report has the reasons.", "bold red")
 
 
@@ -51,6 +59,6 @@ def _table(rows: list[tuple[str, ...]]) -> Table:
 
 
 def _remarks(mode: TracedMode) -> Iterator[Text]:
-    yield from (literal(f"\n{text}", "bold yellow") for text in remarks.damage(mode))
-    yield from (literal(text, "dim") for text in remarks.notes(mode))
-    yield from (literal(text) for text in remarks.comparison(mode))
+    yield from (literal(f"\n{text}", "bold yellow") for text in read_in_part(mode))
+    yield from (literal(text, "dim") for text in reading_notes(mode))
+    yield from (literal(text) for text in late_steps(mode))

@@ -1,13 +1,18 @@
-"""The parts of traced time, and who keeps whom waiting, in words."""
+"""What traces say, in words: the answer, a row per device, what must be known of it; first the names of all parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from dpdoctor import units
+from dpdoctor.analysis import Diagnosis, RunSummary
+from dpdoctor.analysis.base.traces import MAY_HOLD, CommonSteps
+from dpdoctor.analysis.breakdown import Spent, spent, together
 from dpdoctor.analysis.cross_rank import CameLast, LateStep, Stragglers
-from dpdoctor.report.blocks import Cell
-from dpdoctor.report.text import listed
+from dpdoctor.digest import HOST, DeviceDigest
+from dpdoctor.report.blocks import Cell, Headline
+from dpdoctor.report.text import NOTHING, capital, listed, mode_label, sentence
+from dpdoctor.report.traces.traced import MOST_NAMES, TracedMode, device_words, traced_modes
 
 NS = 1e-9
 PART_WORDS = {
@@ -38,6 +43,9 @@ _CAUSE_WORDS = {
 NEARLY_EVERY = 0.9
 # More single events than these are not told one by one.
 MOST_EVENTS = 3
+# A smaller part of a step is not worth a word in the first sentence.
+NOTABLE_RATIO = 0.05
+_TONES = {"none": "plain", "unknown": "plain"}
 
 
 def cause_words(cause: str) -> str:
@@ -107,3 +115,161 @@ def _single(verdict: Stragglers) -> str:
 
 def _because(cause: str | None) -> str:
     return "" if cause in (None, "unknown") else f" after {cause_words(cause)}"
+
+
+def trace_headline(analysis: Diagnosis) -> Headline:
+    """Return the answer in one sentence, and below it what it rests on."""
+    for mode in traced_modes(analysis):
+        return _verdict(mode)
+    return Headline(tone="bad", sentence="No trace could be read.")
+
+
+def stragglers(analysis: Diagnosis) -> Iterator[str]:
+    """Yield in a sentence for each mode whose traces show that somebody is late, who it is."""
+    for mode in traced_modes(analysis):
+        if len(mode.ranks) > 1 and mode.cross_rank.verdict.kind != "none":
+            yield from (sentence(f"In the trace of {mode_label(mode.mode)}, {clause}") for clause in _late(mode))
+
+
+def _whose(mode: TracedMode) -> str:
+    """Return whose traces these are: `4 ranks`, `rank 3 of 8`."""
+    digests = [rank.digest for rank in mode.ranks]
+    numbers = {digest.rank for digest in digests}
+    if len(digests) == 1 and (digests[0].world_size or 1) > 1 and digests[0].rank is not None:
+        return f"rank {digests[0].rank} of {digests[0].world_size}"
+    told_apart = None not in numbers and len(numbers) == len(digests)
+    return units.count(len(digests), "rank" if told_apart or len(digests) == 1 else "trace")
+
+
+def _verdict(mode: TracedMode) -> Headline:
+    devices = [device for _, device in mode.devices]
+    subject = _whose(mode)[0].upper() + _whose(mode)[1:]
+    if not devices:
+        nothing = "the traces hold neither device events nor operators"
+        return Headline(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
+    common = mode.traces.common
+    found = together(mode.traces)
+    clauses = [f"{subject}: {_shares(found)}", *_late(mode)]
+    kind = mode.cross_rank.verdict.kind if len(mode.ranks) > 1 else "none"
+    detail = " ".join(_detail(mode, found, common))
+    return Headline(tone=_TONES.get(kind, "warn"), sentence=sentence("; ".join(clauses)), detail=detail)
+
+
+def _shares(found: Spent) -> str:
+    """Return the notable parts of the time, compute first, then the largest."""
+    rest = sorted((part for part in found.parts_ns if part != "compute"), key=found.ratio, reverse=True)
+    parts = [_part_words(part, found) for part in rest if found.ratio(part) >= NOTABLE_RATIO]
+    whole = "the step" if found.num_steps else f"the {seconds(found.total_ns)} traced"
+    if found.knows_communication:
+        return listed([f"{units.share(found.ratio('compute'))} of {whole} computes", *parts])
+    computes = f"{units.share(found.ratio('compute'))} of {whole} computes or communicates"
+    return f"communication is unknown; {listed([computes, *parts])}"
+
+
+def _part_words(part: str, found: Spent) -> str:
+    cause = largest_cause(found.idle_by) if part == "idle" else None
+    mostly = f" (most of it {cause_words(cause)})" if cause not in (None, "unknown") else ""
+    verb = "are" if part in ("h2d", "copy") else "is"
+    return f"{units.share(found.ratio(part))} {verb} {PART_WORDS[part]}{mostly}"
+
+
+def _late(mode: TracedMode) -> Iterator[str]:
+    """Yield who keeps the others waiting; where there is no verdict, who came last."""
+    if len(mode.ranks) < 2:
+        return
+    clause, last = lateness(mode.cross_rank.verdict), mode.cross_rank.came_last
+    if clause is not None:
+        yield clause
+    elif last is not None:
+        yield came_last(last)
+
+
+def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str]:
+    """Yield what the shares are taken over, which ranks are missing and why nobody is blamed."""
+    number = units.count(len(mode.devices), "device")
+    if all(device.index == HOST for _, device in mode.devices):
+        number = units.count(len(mode.devices), "training thread")
+    if found.num_steps:
+        yield f"Shares of {units.count(found.num_steps, 'whole step')} on {number}, added up."
+        if common.left_out:
+            yield sentence(capital(common.left_out))
+    else:
+        nothing = capital(common.left_out)
+        yield f"{nothing}: shares are of all that was traced on {number}."
+    reason = mode.traces.why_unknown
+    if reason is not None:
+        yield sentence(f"Why communication is unknown: {reason}")
+    yield "A profiler slows what it watches, the host most."
+    if mode.cross_rank.missing:
+        world = len(mode.cross_rank.ranks) + len(mode.cross_rank.missing)
+        yield f"{units.whole(len(mode.cross_rank.missing))} of {units.count(world, 'rank')} have no trace here."
+    if len(mode.ranks) > 1 and mode.cross_rank.verdict.reason and reason is None:
+        what = "Who is late" if mode.cross_rank.came_last is None else "Whether it is so in most steps"
+        yield sentence(f"{what} cannot be told: {mode.cross_rank.verdict.reason}")
+
+
+_SHORT = {"exposed_comm": "exposed comm"}
+# The parts of the time by their short names, so that a row fits into eighty columns.
+HEADS = ("rank", "device", *(_SHORT.get(part, part) for part in PART_WORDS), "total", "overlap")
+# The first of these columns that holds figures.
+FIRST_FIGURE = HEADS.index("device") + 1
+# So many are shown where there is little room; the page has all.
+MOST_ROWS = 40
+
+
+def device_rows(mode: TracedMode) -> list[tuple[str, ...]]:
+    """Return a row under HEADS for each of the first devices: the parts' shares, the time per step and the overlap.
+
+    Shares are of the steps that are whole on every device or, where there is none, of the whole trace.
+    """
+    common = mode.traces.common
+    return [(name, device_words(device), *_figures(device, common)) for name, device in _devices(mode)[:MOST_ROWS]]
+
+
+def devices_left_out(mode: TracedMode) -> str:
+    """Return in a sentence how many devices have no row; empty: all have one."""
+    more = len(_devices(mode)) - MOST_ROWS
+    return f"{units.whole(more)} more are in the report." if more > 0 else ""
+
+
+def _devices(mode: TracedMode) -> list[tuple[str, DeviceDigest]]:
+    return [(rank.name, device) for rank in mode.ranks for device in rank.digest.devices if device.whole.total_ns]
+
+
+def _figures(device: DeviceDigest, common: CommonSteps) -> Iterator[str]:
+    found = spent([device], common)
+    yield from (units.share(found.ratio(part)) if part in found.parts_ns else "unknown" for part in PART_WORDS)
+    yield f"{seconds(found.total_ns / found.num_steps)}/step" if found.num_steps else seconds(found.total_ns)
+    nothing = NOTHING if found.knows_communication else "unknown"
+    yield nothing if found.overlap_ratio is None else units.share(found.overlap_ratio)
+
+
+def read_in_part(mode: TracedMode) -> Iterator[str]:
+    """Yield for each trace that is not whole, where it stops being readable and why."""
+    for rank in mode.ranks:
+        if rank.digest.damage:
+            yield f"{rank.name} was read in part: {sentence(rank.digest.damage)}"
+
+
+def reading_notes(mode: TracedMode) -> Iterator[str]:
+    """Yield what was noticed while reading, and what the figures of devices may hold."""
+    unknown = [rank for rank in mode.ranks if rank.digest.unknown_communication]
+    if unknown:
+        which = "" if len(unknown) == len(mode.ranks) else f" of {listed([rank.name for rank in unknown[:MOST_NAMES]])}"
+        more = f" and {units.whole(len(unknown) - MOST_NAMES)} more" if len(unknown) > MOST_NAMES else ""
+        yield sentence(f"The compute{which}{more} {MAY_HOLD}, which is unknown")
+    yield from (f"{rank.name}: {sentence(note)}" for rank in mode.ranks for note in rank.digest.notes)
+
+
+def late_steps(mode: TracedMode) -> Iterator[str]:
+    """Yield single late steps beside a pattern, and what was not compared between ranks."""
+    if mode.cross_rank.verdict.kind != "single":
+        yield from (sentence(f"Besides, {event_words(event)}") for event in mode.cross_rank.verdict.events)
+    yield from map(sentence, mode.cross_rank.notes)
+
+
+def unreadable(summary: RunSummary) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield in a clause how many traces could not be read, and why, a line each."""
+    for mode in summary.modes.values():
+        if mode.stderr_tail:
+            yield f"{units.count(len(mode.stderr_tail), 'trace')} could not be read", mode.stderr_tail

@@ -36,8 +36,8 @@ from dpdoctor.report.text import (
     short_interval,
     status_tone,
 )
-from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces.traced import is_profile
+from dpdoctor.report.traces.words import stragglers
 from dpdoctor.report.words import clauses, standing, verdict
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen, ranking
 from dpdoctor.report.words.step_parts import LABELS
@@ -69,7 +69,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the answer, what failed, the modes beside what to change, the limits, and the table of modes."""
     summary = analysis.summary
     screen = first_screen(summary)
-    points = (*screen.limits, *trace_verdict.stragglers(analysis), *screen.hints, *_meaning(summary))
+    points = (*screen.limits, *stragglers(analysis), *screen.hints, *_meaning(summary))
     limits = [Limits(title="Limits of this run", points=points)] if points else []
     beside: list[Block] = [*_modes(screen), *ranking(screen)]
     return [

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dpdoctor.analysis import Diagnosis
 from dpdoctor.report.blocks import Block, Callout, Cell, Column, Table, View
 from dpdoctor.report.text import NOTHING, by_reason, name_cell, whole_cell
-from dpdoctor.report.traces import verdict as trace_verdict
-from dpdoctor.report.traces.remarks import unreadable
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, damage, device_words, is_trace_run, traced_modes
+from dpdoctor.report.traces.words import trace_headline, unreadable
 from dpdoctor.report.words.first_screen import first_screen, ranking
 
 COLUMNS = (
@@ -28,7 +27,7 @@ LONGEST_NAME = 36
 def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return the verdict, the traces that could not be read or only in part, the costliest findings and a table."""
     blocks: list[Block] = [
-        trace_verdict.headline(analysis),
+        trace_headline(analysis),
         *_unreadable(analysis),
         *ranking(first_screen(analysis.summary)),
     ]

@@ -23,8 +23,8 @@ from dpdoctor.report.blocks import Table
 from dpdoctor.report.comparison.rows import budget_rows
 from dpdoctor.report.comparison.words import share_words
 from dpdoctor.report.formats import markdown
-from dpdoctor.report.traces.remarks import FIRST_FIGURE, device_rows
 from dpdoctor.report.traces.traced import traced_modes
+from dpdoctor.report.traces.words import FIRST_FIGURE, device_rows
 from dpdoctor.rules import diagnose
 from tests.builders import sections, terminal, traced_runs
 from tests.builders.markdown import seen

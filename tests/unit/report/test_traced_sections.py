@@ -11,9 +11,9 @@ from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, Limits, OfMode, Paragraph, Table
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.text import clipped, name_cell
-from dpdoctor.report.traces import bandwidth_chart
-from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.words import stragglers
 from dpdoctor.report.views import collectives, environment, parallel
+from dpdoctor.report.views.collectives import BY_SIZE, HOW_TO_READ_LINES, NO_FIT, ONE_SIZE
 from dpdoctor.report.views.ranks import LATE_TITLES
 from dpdoctor.report.words import standing
 from tests.builders import runs, traced_runs
@@ -219,18 +219,18 @@ class TestBandwidthBySize:
         assert (fit["y"][0], fit["y"][-1]) == (pytest.approx(5e8), pytest.approx(9.9e8))
         assert (limit["x"], limit["y"]) == ([10_000, 990_000], [1e9, 1e9])
         assert figures(chart.alternative)[-3:] == ["0", "10.0 µs", "1.00 GB/s"]
-        assert chart.how_to_read == bandwidth_chart.HOW_TO_READ
+        assert chart.how_to_read == HOW_TO_READ_LINES
 
     def test_without_a_fit_the_reason_is_given(self) -> None:
         blocks = build("collectives", self.run())
         assert len(charts("collectives", self.run())["Bandwidth by size"].traces) == 2
         (found,) = only(Absent, blocks)
         assert found.what.endswith("all_reduce, 4 ranks")
-        assert found.reason == bandwidth_chart.NO_FIT
+        assert found.reason == NO_FIT
 
     def test_one_size_is_no_curve(self) -> None:
         assert only(Absent, build("collectives", self.run(collectives=self.SIZES[:1]))) == [
-            Absent(what=bandwidth_chart.WHAT, reason=bandwidth_chart.ONE_SIZE)
+            Absent(what=BY_SIZE, reason=ONE_SIZE)
         ]
 
     def test_of_several_ranks_the_middle_fit_is_drawn(self) -> None:
@@ -354,7 +354,7 @@ class TestRanks:
 class TestTheFirstScreenOfAProfileRun:
     def test_who_is_late_is_said_there_too(self) -> None:
         run = traced_runs.traced_profile()
-        (late,) = trace_verdict.stragglers(run)
+        (late,) = stragglers(run)
         assert "ddp" in late
         assert figures(late) == ["1", "30.0 ms"]
         (limits,) = only(Limits, build("overview", run))

@@ -9,7 +9,7 @@ import pytest
 from dpdoctor.analysis import Analysis
 from dpdoctor.report.formats.notebook import LoadedRun
 from dpdoctor.report.text import THROUGHPUT_WORDS
-from dpdoctor.report.traces import verdict as trace_verdict
+from dpdoctor.report.traces.words import trace_headline
 from dpdoctor.report.words import diagnosis
 from dpdoctor.report.words.first_screen import first_screen
 from tests.builders import diagnosed_runs, runs, traced_runs
@@ -35,7 +35,7 @@ def test_a_run_in_a_few_lines() -> None:
 
 def test_traces_are_told_by_their_verdict() -> None:
     run = traced_runs.late_run()
-    assert repr(LoadedRun(analysis=run)).splitlines()[1] == trace_verdict.headline(run).sentence
+    assert repr(LoadedRun(analysis=run)).splitlines()[1] == trace_headline(run).sentence
 
 
 @pytest.mark.parametrize("run", EVERY_RUN)
@@ -87,4 +87,4 @@ def test_text_of_a_run_stays_text() -> None:
 
 def test_what_is_not_known_has_its_reason() -> None:
     assert str(runs.gpu_run().summary.modes["ddp"].epoch_s.reason) in html(runs.gpu_run)
-    assert trace_verdict.headline(traced_runs.unreadable()).sentence in html(traced_runs.unreadable)
+    assert trace_headline(traced_runs.unreadable()).sentence in html(traced_runs.unreadable)

@@ -10,8 +10,8 @@ from dpdoctor.analysis.breakdown import spent
 from dpdoctor.analysis.cross_rank import LateStep, Stragglers
 from dpdoctor.digest import DeviceDigest
 from dpdoctor.report.blocks import Callout
-from dpdoctor.report.traces import verdict as trace_verdict
 from dpdoctor.report.traces import words as trace_words
+from dpdoctor.report.traces.words import trace_headline
 from dpdoctor.rules import diagnose
 from tests.builders import traced_runs
 from tests.builders.sections import build, only
@@ -21,7 +21,7 @@ from tests.builders.specs import MS
 
 class TestHeadline:
     def test_of_four_ranks(self) -> None:
-        found = trace_verdict.headline(traced_runs.late_run())
+        found = trace_headline(traced_runs.late_run())
         assert found.sentence == (
             "4 ranks: 46% of the step computes, 31% is exposed communication and 18% is idle "
             "(most of it waiting for data); rank 2 is late by 30.0 ms in nearly every step."
@@ -30,7 +30,7 @@ class TestHeadline:
         assert found.detail.startswith("Shares of 12 whole steps on 4 devices, added up.")
 
     def test_of_one_rank_without_steps(self) -> None:
-        found = trace_verdict.headline(traced_runs.cpu_trace())
+        found = trace_headline(traced_runs.cpu_trace())
         assert found.sentence.startswith("Rank 34 of 300: 46% of the 100 ms traced computes, ")
         assert "299 of 300 ranks have no trace here." in found.detail
         assert "all that was traced on 1 training thread" in found.detail
@@ -39,22 +39,22 @@ class TestHeadline:
     def test_why_nobody_is_blamed_is_said(self) -> None:
         first, second = traced_runs.late_rank(2, 1, num_steps=3)
         run = traced_runs.trace_run(first, second)
-        found = trace_verdict.headline(run)
+        found = trace_headline(run)
         (cross_rank,) = run.cross_rank.values()
         assert cross_rank.verdict.reason
         assert "late" not in found.sentence
         assert cross_rank.verdict.reason in found.detail
 
     def test_without_any_trace(self) -> None:
-        assert trace_verdict.headline(traced_runs.unreadable()).sentence == "No trace could be read."
+        assert trace_headline(traced_runs.unreadable()).sentence == "No trace could be read."
 
     def test_of_a_trace_without_events(self) -> None:
         digest = replace(traced_runs.late_rank(1, 0)[0], devices=())
-        found = trace_verdict.headline(traced_runs.trace_run(digest))
+        found = trace_headline(traced_runs.trace_run(digest))
         assert found.sentence == "1 rank: the traces hold neither device events nor operators."
 
     def test_traces_that_are_no_ranks_are_not_called_so(self) -> None:
-        assert trace_verdict.headline(traced_runs.hostile_traces()).sentence.startswith("2 traces: ")
+        assert trace_headline(traced_runs.hostile_traces()).sentence.startswith("2 traces: ")
 
 
 LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, times=19, num_late=20, num_steps=20)
@@ -157,7 +157,7 @@ class TestWhoCameLast:
         return traced_runs.trace_run(*(replace(digest, has_device=True, devices=(device,)) for digest in made))
 
     def test_the_first_screen_has_the_fact(self) -> None:
-        found = trace_verdict.headline(self.one_step())
+        found = trace_headline(self.one_step())
         assert "rank 2 came last to 8 of 8 collectives, which waited 210 ms for it" in found.sentence
         assert "Whether it is so in most steps cannot be told" in found.detail
         assert found.tone == "plain"
