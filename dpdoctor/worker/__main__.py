@@ -3,14 +3,13 @@
 import os
 import sys
 
-from dpdoctor.worker import parent
+from dpdoctor.worker.leaving import die_with_parent  # before torch
 
 if __name__ == "__main__":
-    parent.die_with_parent()  # before anything that takes its time
+    die_with_parent()  # before anything that takes its time
 
 import msgspec
 
-import dpdoctor.worker.leaving  # noqa: F401 - before torch
 from dpdoctor import redact
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 from dpdoctor.worker.protection import protect

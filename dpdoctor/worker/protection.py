@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dpdoctor import rundir
 from dpdoctor.spec import OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, RunSpec, WorkerTask
-from dpdoctor.worker import landlock, wall
+from dpdoctor.worker import wall
 from dpdoctor.worker.overlay import territory
-from dpdoctor.worker.wall import Wall
+from dpdoctor.worker.wall import NoWallError, Wall
 
 NAMED = "dpdoctor lets compiled code and programs write no file of yours; --allow-writes does"
 # What the script is told that an overlay's memory, or a rule of the kernel's for overlays, keeps from writing.
@@ -90,7 +90,7 @@ def protect(task: WorkerTask, rank: int) -> Protection:
         try:
             stands = overlay(task, rundir.rank_dir(directory, rank), task.mode.world_size)
             return Protection(by="kernel", wall=stands, homes=task.spec.homes)
-        except wall.NoWallError as error:
+        except NoWallError as error:
             no_overlay = str(error)
     territory.make_caches()
     free = list(_free(Path(task.directory)))
@@ -99,7 +99,7 @@ def protect(task: WorkerTask, rank: int) -> Protection:
         return Protection(
             by="python", reason=f"{no_overlay}; {inside} lies in a directory for temporary files or caches"
         )
-    reason = landlock.stand(free)
+    reason = wall.put_up_landlock(free)
     return Protection(by="python" if reason else "landlock", reason="; ".join(filter(None, (no_overlay, reason))))
 
 
@@ -121,7 +121,7 @@ def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
     lying = _not_exchanged(territory.in_shared_memory())
     # A copy, which the script would get when it opens it, no longer shows what others write there.
     used_by_others = _not_exchanged(territory.mapped_to_write()) if lying else []
-    return wall.stand(
+    return wall.put_up_overlay(
         scratch,
         own=Path(task.directory),
         opened=[*map(Path, territory.caches()), *used_by_others],

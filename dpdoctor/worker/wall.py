@@ -1,8 +1,14 @@
-"""A wall of the kernel's: a process and all that it starts see their files as they are, and what they change is gone.
+"""Walls of the kernel's around a process and all that it starts: an overlay of all its files, or Landlock.
 
-An overlay of the whole file system whose upper layers are in memory, in a mount namespace of the process's own. Nothing
-in the process is replaced, so that it runs as fast as without; compiled code and child programs stand behind it, too.
-It stands only where the kernel lets this user make such a namespace; most containers do not.
+Nothing in the process is replaced, so that it runs as fast as without; compiled code and child programs stand behind
+the wall, too.
+
+Behind the overlay they see their files as they are, and what they change is gone: its upper layers are in memory, in a
+mount namespace of the process's own. It stands only where the kernel lets this user make such a namespace; most
+containers do not.
+
+Landlock (landlock(7)), which an ordinary user may put up, takes from them the right to write, make, move or remove
+files, but below the directories that are given. Modes, owners and times it does not guard.
 """
 
 from __future__ import annotations
@@ -36,6 +42,18 @@ _SHARE_OF_MEMORY = 4
 _OCTAL = re.compile(r"\\([0-7]{3})")
 # Directories that Python fills for itself.
 _PASSED_OVER = "__pycache__"
+
+# The numbers of the system calls are the same on all machines (asm-generic/unistd.h).
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULESET_VERSION, _PATH_BENEATH = 1, 1  # linux/landlock.h
+_PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
+# Before this version of Landlock nothing could be moved from one directory to another, wherever both are.
+_LEAST_VERSION = 2
+# Write to a file; remove, make directories, files, sockets, pipes, devices and links; move between directories.
+_WRITING = 1 << 1 | sum(1 << bit for bit in range(4, 14))
+_TRUNCATING, _TRUNCATING_SINCE = 1 << 14, 3
+# Of these, what can be said of a file.
+_OF_FILES = 1 << 1 | _TRUNCATING
 
 
 class NoWallError(Exception):
@@ -104,7 +122,7 @@ def _is_opaque(directory: int) -> bool:
         return False
 
 
-def stand(
+def put_up_overlay(
     scratch: Path,
     *,
     own: Path,
@@ -113,7 +131,7 @@ def stand(
     lying: Iterable[Path] = (),
     walls: int = 1,
 ) -> Wall:
-    """Put the wall around this process.
+    """Put an overlay around this process.
 
     What is written below `own` and to what is `opened`, or below it, as far as that is there, is really written, but
     for the `homes`, where the script lives and runs. What is `lying` in shared memory, all in one directory, is not.
@@ -152,7 +170,7 @@ def _told(error: BaseException) -> str:
 class _Site:
     """Where a wall is to stand."""
 
-    def __init__(  # noqa: PLR0917 - as `stand` is given them
+    def __init__(  # noqa: PLR0917 - as `put_up_overlay` is given them
         self,
         scratch: Path,
         own: Path,
@@ -349,3 +367,64 @@ def _call(name: str, *arguments: Any, path: str | Path | None = None) -> None:
     if getattr(libc, name)(*arguments):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(path or name))
+
+
+def put_up_landlock(free: Iterable[Path]) -> str | None:
+    """Let this process, and all that it starts, write only below these directories; return why not, None where it may.
+
+    To be called while the process has one thread only. Directories that are not there are passed over.
+    """
+    try:
+        rights = _landlock_rights()
+        ruleset = _system_call(
+            _CREATE_RULESET, ctypes.byref(ctypes.c_uint64(rights)), ctypes.sizeof(ctypes.c_uint64), 0
+        )
+        try:
+            for path in free:
+                _allow(ruleset, path, rights)
+            if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            _system_call(_RESTRICT_SELF, ruleset, 0)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        return f"the kernel has no Landlock for this process: {error.strerror or error}"
+    return None
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("directory", ctypes.c_int32))
+
+
+def _landlock_rights() -> int:
+    version = _system_call(_CREATE_RULESET, None, 0, _RULESET_VERSION)
+    if version < _LEAST_VERSION:
+        raise OSError(f"its version {version} keeps files from being moved")
+    return _WRITING | (_TRUNCATING if version >= _TRUNCATING_SINCE else 0)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        directory = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        allowed = rights if path.is_dir() else rights & _OF_FILES
+        _system_call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(_Beneath(allowed, directory)), 0)
+    finally:
+        os.close(directory)
+
+
+def _system_call(number: int, *arguments: object) -> int:
+    """Make a system call.
+
+    Raises:
+        OSError: it failed.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = libc.syscall(number, *arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

@@ -30,8 +30,8 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             raise NoWallError(refused["overlay"])
         return STANDS
 
-    monkeypatch.setattr(wall, "stand", stand)
-    monkeypatch.setattr(protection.landlock, "stand", lambda _: refused.get("landlock"))
+    monkeypatch.setattr(wall, "put_up_overlay", stand)
+    monkeypatch.setattr(wall, "put_up_landlock", lambda _: refused.get("landlock"))
     return refused
 
 
@@ -87,7 +87,7 @@ def test_memory_that_another_process_has_mapped_to_write_is_what_the_script_gets
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, list[Path]] = {}
-    monkeypatch.setattr(wall, "stand", lambda *_, **options: asked.update(options))
+    monkeypatch.setattr(wall, "put_up_overlay", lambda *_, **options: asked.update(options))
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as mine,
         (Path(mine) / "served").open("w+b") as file,

@@ -22,7 +22,7 @@ opened, home, cache = map(Path, sys.argv[1:])
 scratch = opened / "scratch"
 scratch.mkdir()
 try:
-    stands = wall.stand(scratch, own=opened, opened=[cache, cache / "absent"], homes=[home, cache / "home"])
+    stands = wall.put_up_overlay(scratch, own=opened, opened=[cache, cache / "absent"], homes=[home, cache / "home"])
 except wall.NoWallError as error:
     sys.exit(print(error))
 print("stands")
@@ -109,7 +109,7 @@ def test_nothing_stays_mounted(tmp_path: Path, home: Path) -> None:
 def test_where_it_cannot_stand_the_process_goes_on_as_it_was(tmp_path: Path) -> None:
     before = Path("/proc/self/ns/mnt").readlink()
     with pytest.raises(wall.NoWallError):
-        wall.stand(tmp_path / "absent", own=tmp_path, opened=[], homes=[tmp_path])
+        wall.put_up_overlay(tmp_path / "absent", own=tmp_path, opened=[], homes=[tmp_path])
     assert Path("/proc/self/ns/mnt").readlink() == before
 
 
@@ -122,7 +122,7 @@ from dpdoctor.worker.protection import Protection
 own, home = map(Path, sys.argv[1:])
 (own / "scratch").mkdir()
 try:
-    wall.stand(own / "scratch", own=own, opened=[], homes=[home], walls=wall._free_memory() // 2**23)
+    wall.put_up_overlay(own / "scratch", own=own, opened=[], homes=[home], walls=wall._free_memory() // 2**23)
 except wall.NoWallError as error:
     sys.exit(print(error))
 print("stands")
@@ -157,7 +157,7 @@ own, directory, file, served = map(Path, sys.argv[1:])
 (own / "scratch").mkdir()
 try:
     lying = [directory, file, served, directory / "absent"]
-    wall.stand(own / "scratch", own=own, opened=[served, directory / "served"], homes=[own], lying=lying)
+    wall.put_up_overlay(own / "scratch", own=own, opened=[served, directory / "served"], homes=[own], lying=lying)
 except wall.NoWallError as error:
     sys.exit(print(error))
 print("stands")
@@ -192,3 +192,43 @@ def test_what_lies_in_shared_memory_stays_as_it_was_and_what_is_new_is_written(t
         new = Path(f"{directory}-new")
         assert new.read_text() == "new"
         new.unlink()
+
+
+BEHIND_LANDLOCK = """
+import os, subprocess, sys
+from pathlib import Path
+from dpdoctor.worker import wall
+free, home = map(Path, sys.argv[1:])
+print(wall.put_up_landlock([free, Path("/dev"), free / "absent"]))
+tried = {
+    "change": lambda: (home / "a").write_text("changed"),
+    "make": lambda: (home / "new").write_text("new"),
+    "directory": lambda: (home / "made").mkdir(),
+    "remove": lambda: (home / "a").unlink(),
+    "move": lambda: (home / "a").rename(free / "a"),
+    "cut": lambda: os.truncate(home / "a", 0),
+    "link": lambda: (home / "link").symlink_to("a"),
+    "child": lambda: subprocess.run(["cp", str(home / "a"), str(home / "copy")], check=True, stderr=subprocess.DEVNULL),
+    "read": lambda: (home / "a").read_text(),
+    "free": lambda: (free / "made").mkdir() or (free / "x").write_text("x") and (free / "x").rename(free / "made/x"),
+    "device": lambda: Path("/dev/null").write_text("x"),
+}
+for name, action in tried.items():
+    try:
+        action()
+    except (OSError, subprocess.CalledProcessError):
+        print(name)
+"""
+
+
+def test_behind_landlock_only_what_is_free_is_written_by_whomever(tmp_path: Path) -> None:
+    free, home = tmp_path / "free", tmp_path / "home"
+    free.mkdir()
+    home.mkdir()
+    (home / "a").write_text("mine")
+    command = [sys.executable, "-c", BEHIND_LANDLOCK, str(free), str(home)]
+    stands, *refused = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    if stands != "None":
+        pytest.skip(stands)
+    assert refused == ["change", "make", "directory", "remove", "move", "cut", "link", "child"]
+    assert [(path.name, path.read_text()) for path in home.iterdir()] == [("a", "mine")]
