@@ -27,9 +27,9 @@ from dpdoctor.gate import calibration, decide
 from dpdoctor.gate.calibration import degrees_of_freedom
 from dpdoctor.gate.comparable import differences, uncounted, unsound
 from dpdoctor.gate.exact import compare
-from dpdoctor.gate.explain import moved
 from dpdoctor.gate.files import locked, make_directory, write_new
 from dpdoctor.gate.model import Calibration, GateResult, ModeNoise, ModeResult, Outcome, Refusal, Side, result
+from dpdoctor.gate.paired import moved
 from dpdoctor.gate.recorded import Recorded, recorded
 from dpdoctor.records import Run
 
