@@ -22,7 +22,7 @@ import psutil
 
 from dpdoctor import heartbeat, rundir, units
 from dpdoctor.heartbeat import Beat
-from dpdoctor.launch import ends, forkserver, kept, machine, stacks, watch
+from dpdoctor.launch import forkserver, kept, machine, watch
 from dpdoctor.launch.interruption import Interruption
 from dpdoctor.launch.kept import KeptProcess
 from dpdoctor.launch.processes import RankProcess, absolute_python_path
@@ -478,13 +478,13 @@ def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s
 def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
     """Return where each rank stands that makes no progress: who waits for whom is seen from their lines and steps."""
     told = []
-    for rank in stuck[: ends.MOST_TOLD]:
-        beat, frame = watch.beat_of(rank), stacks.innermost_users(rank.directory / rundir.STACKS)
+    for rank in stuck[: watch.MOST_TOLD]:
+        beat, frame = watch.beat_of(rank), watch.innermost_users_frame(rank.directory / rundir.STACKS)
         steps = units.count(beat.step if beat else 0, "step")
         told.append(
             f"rank {rank.rank} stands at {f'{frame.file}:{frame.line}' if frame else 'an unknown line'} after {steps}"
         )
-    more = f", and {len(stuck) - ends.MOST_TOLD} more" if len(stuck) > ends.MOST_TOLD else ""
+    more = f", and {len(stuck) - watch.MOST_TOLD} more" if len(stuck) > watch.MOST_TOLD else ""
     standing = f"{', '.join(told)}{more}"
     return f"no progress for {units.seconds(timeout_s)}: {standing}. {watch.EQUALLY} --timeout gives them more time"
 
@@ -500,11 +500,11 @@ def outcome_of(command: Command, ranks: Sequence[SeenRank], *, went_on: bool = F
         if no_wall:
             return LaunchOutcome(status="failed", reason=NO_WALL_TEXT.format(why))
         return LaunchOutcome(status="failed", reason=command.explain(), stderr_tail=tail if code else ())
-    if apart := ends.apart(ranks):
+    if apart := watch.ended_apart(ranks):
         return LaunchOutcome(status="failed", reason=apart, stderr_tail=tail)
-    if failed := ends.failed(ranks):
+    if failed := watch.ends_of_failed(ranks):
         killed = f"; the command was killed by signal {-code}" if code is not None and code < 0 else ""
-        reason = f"{ends.told(failed) if len(ranks) > 1 else failed[0].words}{killed}"
+        reason = f"{watch.told_ends(failed) if len(ranks) > 1 else failed[0].words}{killed}"
         return LaunchOutcome(status="failed", reason=reason, failed_rank=failed[0].rank, stderr_tail=tail)
     return _judge_good(command, ranks, went_on=went_on)
 

@@ -1,11 +1,19 @@
-"""Watching one launch: signs of life in, a verdict out."""
+"""Watching one launch: signs of life in, a verdict out.
+
+A rank that raised says so in its record. What one that did not leaves is the stack of its main thread that faulthandler
+wrote last: when it was stuck, at a fatal signal, or at SIGTERM, by which torchrun and mp.spawn end the peers of a rank
+that failed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import signal
+import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,9 +21,7 @@ import msgspec
 from dpdoctor import heartbeat, rundir, units
 from dpdoctor.errors import RunDirectoryError
 from dpdoctor.heartbeat import Beat
-from dpdoctor.launch import stacks
 from dpdoctor.launch.processes import RankProcess
-from dpdoctor.launch.stacks import Frame
 from dpdoctor.records import RankRecord
 
 # Said where a rank that is ended for want of steps printed something.
@@ -211,12 +217,12 @@ def outcome_of_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout
     outside of torch, or is the one furthest back.
     """
     stuck = [rank for rank in ranks if rank.rank in silent or (rank.exit_code() is None and not _steps(rank))]
-    places = {rank.rank: stacks.innermost(rank.directory / rundir.STACKS) for rank in stuck}
+    places = {rank.rank: innermost_frame(rank.directory / rundir.STACKS) for rank in stuck}
     culprit = min(
         stuck,
         key=lambda rank: (_waits(places[rank.rank]), rank.rank not in silent, _steps(rank), rank.rank),
     )
-    at = stacks.innermost_users(culprit.directory / rundir.STACKS) or places[culprit.rank]
+    at = innermost_users_frame(culprit.directory / rundir.STACKS) or places[culprit.rank]
     line = f"; it stands at {at.file}:{at.line} in {at.function}" if at else ""
     who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
     prints = f"; {PRINTING}" if _has_just_printed(culprit, timeout_s) else ""
@@ -232,10 +238,10 @@ def outcome_of_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout
 def _way_out(ranks: Sequence[RankProcess]) -> str:
     """Return what to do about ranks that are stuck: where each one waits in an exchange, more time changes nothing."""
     paths = [rank.directory / rundir.STACKS for rank in ranks if rank.exit_code() is None]
-    frames = [stacks.innermost(path) for path in paths]
+    frames = [innermost_frame(path) for path in paths]
     if len(frames) < 2 or not all(frame is not None and frame.is_exchanging for frame in frames):
         return f"{MORE_TIME}{'' if any(map(_steps, ranks)) else NO_STEPS}"
-    return f"{EQUALLY} {CALLED_EQUALLY}" if any(map(stacks.is_in_fsdp, paths)) else EQUALLY
+    return f"{EQUALLY} {CALLED_EQUALLY}" if any(map(is_in_fsdp, paths)) else EQUALLY
 
 
 def _has_just_printed(rank: RankProcess, seconds: float) -> bool:
@@ -292,3 +298,184 @@ def tail(path: Path, num_lines: int = TAIL_LINES) -> tuple[str, ...]:
 def _as_shown(line: bytes) -> bytes:
     """Return what a terminal shows in the end: a progress bar begins its line anew."""
     return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+
+
+# As many ranks are told of.
+MOST_TOLD = 4
+LOST = "lost its connection to another rank"
+# What gloo, NCCL and torch's store say to the peers of a rank that is gone.
+_IS_LOST = re.compile(
+    r"(?i)\bconnection (was |likely )*(closed|reset|refused|aborted)|broken pipe|socket closed|timed out waiting|"
+    r"remote (peer|process|worker)|ncclRemoteError|recv, got 0 bytes"
+)
+_RAISED_AT = re.compile(r"\(([^()]+:\d+)\)$")
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank ended that left no good record.
+
+    `words` say it after its name, `line` is where it stood, `follows` whether it may have failed only as another one
+    had, `at_ns` when: 0 where nothing tells.
+    """
+
+    rank: int
+    steps: int
+    words: str
+    line: str = ""
+    follows: bool = False
+    at_ns: int = 0
+    is_abort: bool = False
+
+    def told(self) -> str:
+        """Return rank, steps and how it ended."""
+        return f"rank {self.rank}, after {units.count(self.steps, 'step')}: {self.words}"
+
+
+def ends_of_failed(ranks: Sequence[RankProcess]) -> list[End]:
+    """Return how the ranks ended that failed, the one to blame first."""
+    ends = [_end_of(rank, record_of(rank)) for rank in ranks if has_failed(rank)]
+    return sorted(ends, key=lambda end: (end.follows, end.at_ns, end.rank))
+
+
+def told_ends(ends: Sequence[End]) -> str:
+    """Return the reason of a failed launch: the rank to blame, then the others that have something else to say."""
+    first, *others = ends
+    others = [end for end in others if end.words != first.words]
+    said = [end.told() for end in (first, *others[: MOST_TOLD - 1])]
+    if len(others) >= MOST_TOLD:
+        said.append(f"and {len(others) - MOST_TOLD + 1} more")
+    hint = f". {EQUALLY}" if first.is_abort and any(end.line != first.line for end in others) else ""
+    return f"{'; '.join(said)}{hint}"
+
+
+def ended_apart(ranks: Sequence[RankProcess]) -> str:
+    """Return that a rank's script came to its end while that of another, which then lost it, went on; else nothing."""
+    steps = {rank.rank: _steps(rank) for rank in ranks}
+    records = [(rank.rank, record_of(rank)) for rank in ranks]
+    ended = [rank for rank, record in records if record is not None and record.ending == "returned"]
+    lost = [end for end in ends_of_failed(ranks) if end.follows and end.rank not in ended]
+    if not ended or not lost or steps[ended[0]] > lost[0].steps:
+        return ""
+    said = ENDED_APART.format(ended[0], units.count(steps[ended[0]], "step"), lost[0].rank)
+    return f"{said} {lost[0].told().capitalize()}"
+
+
+def _end_of(rank: RankProcess, record: RankRecord | None) -> End:
+    if record is None or record.status != "failed" or not record.reason:
+        return _without_a_word(rank)
+    path = rank.directory / rundir.RANK
+    line = found[1] if (found := _RAISED_AT.search(record.reason)) else ""
+    is_lost = record.ending == "raised" and _IS_LOST.search(record.reason) is not None
+    return End(
+        rank=rank.rank,
+        steps=_steps(rank),
+        words=f"{LOST} at {line}" if is_lost and line else record.reason,
+        line=line,
+        follows=is_lost,
+        at_ns=path.stat().st_mtime_ns,
+    )
+
+
+def _without_a_word(rank: RankProcess) -> End:
+    """Return how a rank ended that could say nothing: by a signal or, without a stack, killed or by os._exit."""
+    path = rank.directory / rundir.STACKS
+    frame, fatal = innermost_users_frame(path), fatal_signal(path)
+    line = f"{frame.file}:{frame.line}" if frame else ""
+    at = f" at {line}" if line else ""
+    if fatal:
+        words, follows, at_ns = f"its process died ({fatal}){at}", False, path.stat().st_mtime_ns
+    elif path.exists() and path.stat().st_size:  # perhaps of a process that was leaving: nothing of the script's ran
+        words, follows, at_ns = f"was ended by SIGTERM{at}", True, path.stat().st_mtime_ns
+    else:
+        words, follows, at_ns = f"its process was killed, or left without a word, {where(rank)}", False, 0
+    return End(
+        rank=rank.rank,
+        steps=_steps(rank),
+        words=words,
+        line=line,
+        follows=follows,
+        at_ns=at_ns,
+        is_abort=fatal == "Aborted",
+    )
+
+
+PACKAGE = Path(__file__).parents[1]
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
+_FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
+_NOT_USERS = ("<", *(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path("stdlib"))))
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Return whether it is neither Python's, nor installed, nor dpdoctor's."""
+        return not self.file.startswith(_NOT_USERS) and not any(name in self.file for name in _INSTALLED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether it is torch's or dpdoctor's: who stands there waits for other ranks."""
+        return self._is_in(PACKAGE, *_torch())
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Return whether it is of torch.distributed or DDP: who stands there exchanges something with other ranks."""
+        ddp = [str(Path(folder, "nn", "parallel", "distributed.py")) for folder in _torch()]
+        return self.file in ddp or self._is_in(*(Path(folder, "distributed") for folder in _torch()))
+
+    @property
+    def is_fsdps(self) -> bool:
+        """Return whether it is of torch's FSDP."""
+        return self._is_in(*(Path(folder, "distributed", "fsdp") for folder in _torch()))
+
+    def _is_in(self, *folders: str | Path) -> bool:
+        return any(self.file.startswith(f"{folder}{os.sep}") for folder in folders)
+
+
+def innermost_frame(stacks: Path) -> Frame | None:
+    """Return the innermost frame; None: there is no stack."""
+    return next(_frames(stacks), None)
+
+
+def innermost_users_frame(stacks: Path) -> Frame | None:
+    """Return the innermost frame of the user's; None: there is none."""
+    return next((frame for frame in _frames(stacks) if frame.is_users), None)
+
+
+def is_in_fsdp(stacks: Path) -> bool:
+    """Return whether a call of torch's FSDP has not returned."""
+    return any(frame.is_fsdps for frame in _frames(stacks))
+
+
+def fatal_signal(stacks: Path) -> str:
+    """Return the signal's name, as faulthandler gives it, by which the process died; empty: none that it saw."""
+    try:
+        found = _FATAL.findall(stacks.read_text(errors="replace"))
+    except OSError:
+        return ""
+    return str(found[-1]) if found else ""
+
+
+def _torch() -> Sequence[str]:
+    torch = importlib.util.find_spec("torch")  # found, not imported
+    return torch.submodule_search_locations or () if torch else ()
+
+
+def _frames(stacks: Path) -> Iterator[Frame]:
+    """Yield the frames of the last dump's main thread, the innermost first."""
+    try:
+        lines = stacks.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    # faulthandler tells the main thread, in which signals are handled, last.
+    heads = [number for number, line in enumerate(lines) if "most recent call first" in line and "C stack" not in line]
+    for line in lines[heads[-1] + 1 :] if heads else ():
+        found = _FRAME.match(line)
+        if found:
+            yield Frame(found["file"], int(found["line"]), found["function"])
