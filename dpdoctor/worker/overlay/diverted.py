@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from dpdoctor.worker.overlay import raw
+from dpdoctor.worker.overlay import disk
 from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.overlay import Overlay
 
@@ -114,8 +114,8 @@ class Diverted:
             if options.get("dir_fd") is None and is_as_it_lies(path, posix.stat if follows else posix.lstat):
                 return real(path, *args, **options)
             at = overlay.locate(path, follow=follows, dir_fd=options.pop("dir_fd", None))
-            with raw.named(path):
-                return real(raw.alike(path, self._seen(at)), *args, **options)
+            with disk.named(path):
+                return real(disk.alike(path, self._seen(at)), *args, **options)
 
         return read
 
@@ -173,7 +173,7 @@ class Diverted:
             if isinstance(path, int):
                 return self._change_by_descriptor(real, path, *args, **options)
             at = overlay.locate(path, follow=options.get("follow_symlinks", follow), dir_fd=options.pop("dir_fd", None))
-            with raw.named(path):
+            with disk.named(path):
                 return real(at if overlay.is_free(at) else overlay.own(at), *args, **options)
 
         return change
@@ -195,7 +195,7 @@ class Diverted:
         @functools.wraps(real)
         def make(path: Any, *args: Any, **options: Any) -> Any:
             at = self._overlay.locate(path, follow=False, dir_fd=options.pop("dir_fd", None))
-            with raw.named(path):
+            with disk.named(path):
                 return real(self._new(at), *args, **options)
 
         return make
@@ -206,7 +206,7 @@ class Diverted:
         @functools.wraps(real)
         def remove(path: Any, *, dir_fd: int | None = None) -> None:
             at = self._overlay.locate(path, follow=False, dir_fd=dir_fd)
-            with raw.named(path):
+            with disk.named(path):
                 if self._overlay.is_free(at):
                     real(at)
                     return
@@ -220,9 +220,9 @@ class Diverted:
         if kind is None:
             raise self._overlay.missing(at)
         if stat.S_ISDIR(kind) != is_directory:
-            raise raw.refusal(errno.ENOTDIR if is_directory else errno.EISDIR, at)
+            raise disk.refusal(errno.ENOTDIR if is_directory else errno.EISDIR, at)
         if is_directory and self._overlay.names(at):
-            raise raw.refusal(errno.ENOTEMPTY, at)
+            raise disk.refusal(errno.ENOTEMPTY, at)
 
     def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """Open a file, or its copy if it is opened for writing."""
@@ -233,7 +233,7 @@ class Diverted:
         ):
             return posix.open(path, flags, mode, dir_fd=dir_fd)
         at = self._overlay.locate(path, follow=not (flags & _NEW == _NEW or flags & os.O_NOFOLLOW), dir_fd=dir_fd)
-        with raw.named(path):
+        with disk.named(path):
             if not writes:
                 return posix.open(self._seen(at), flags, mode)
             if self._overlay.is_free(at):
@@ -282,9 +282,9 @@ class Diverted:
                 raise self._overlay.missing(at)
             return self._overlay.prepare(at)
         if flags & _NEW == _NEW:
-            raise raw.refusal(errno.EEXIST, at)
+            raise disk.refusal(errno.EEXIST, at)
         if stat.S_ISDIR(kind):
-            raise raw.refusal(errno.EISDIR, at)
+            raise disk.refusal(errno.EISDIR, at)
         if not stat.S_ISREG(kind):
             return self._seen(at)
         return self._overlay.prepare(at) if flags & os.O_TRUNC else self._overlay.own(at)
@@ -305,7 +305,7 @@ class Diverted:
     ) -> None:
         """Give a file a second name, or a copy of it when it is not in the overlay yet."""
         at = self._overlay.locate(src, follow=follow_symlinks, dir_fd=src_dir_fd)
-        with raw.named(src):
+        with disk.named(src):
             place = at if self._overlay.is_free(at) else self._overlay.own(at)
         self.making(lambda new: posix.link(place, new))(dst, dir_fd=dst_dir_fd)
 
@@ -314,7 +314,7 @@ class Diverted:
         overlay = self._overlay
         source = overlay.locate(src, follow=False, dir_fd=src_dir_fd)
         target = overlay.locate(dst, follow=False, dir_fd=dst_dir_fd)
-        with raw.named(src, dst):
+        with disk.named(src, dst):
             if overlay.is_free(source) and overlay.is_free(target):
                 return posix.rename(source, target)
             self._check_move(source, target)
@@ -333,32 +333,32 @@ class Diverted:
         if kind is None:
             raise self._overlay.missing(source)
         if stat.S_ISDIR(kind) and target.startswith(f"{source}/"):
-            raise raw.refusal(errno.EINVAL, source)
+            raise disk.refusal(errno.EINVAL, source)
         if there is None or source == target:
             return
         if source.startswith(f"{target}/"):
-            raise raw.refusal(errno.ENOTEMPTY, source)
+            raise disk.refusal(errno.ENOTEMPTY, source)
         if stat.S_ISDIR(kind) != stat.S_ISDIR(there):
-            raise raw.refusal(errno.EISDIR if stat.S_ISDIR(there) else errno.ENOTDIR, source)
+            raise disk.refusal(errno.EISDIR if stat.S_ISDIR(there) else errno.ENOTDIR, source)
         if stat.S_ISDIR(there) and self._overlay.names(target):
-            raise raw.refusal(errno.ENOTEMPTY, source)
+            raise disk.refusal(errno.ENOTEMPTY, source)
 
     def listdir(self, path: Any = None) -> Any:
         """Return the names in a directory."""
         path = "." if path is None else path
         if self._lists_as_it_lies(path):
             return posix.listdir(path)
-        with raw.named(path):
-            return [raw.alike(path, name) for name in self._overlay.names(self._overlay.locate(path))]
+        with disk.named(path):
+            return [disk.alike(path, name) for name in self._overlay.names(self._overlay.locate(path))]
 
     def scandir(self, path: Any = None) -> Any:
         """Return the entries of a directory."""
         path = "." if path is None else path
         if self._lists_as_it_lies(path):
             return posix.scandir(path)
-        with raw.named(path):
+        with disk.named(path):
             names = self._overlay.names(self._overlay.locate(path))
-        return Listing(path, [raw.alike(path, name) for name in names], self.reading(posix.stat))
+        return Listing(path, [disk.alike(path, name) for name in names], self.reading(posix.stat))
 
     def _lists_as_it_lies(self, path: Any) -> bool:
         differences = self._overlay.differences
@@ -385,22 +385,22 @@ class Diverted:
         if not self._overlay.differences.is_any or not isinstance(path, (str, bytes, os.PathLike)):
             return path
         at = self._overlay.locate(path)
-        return raw.alike(path, self._overlay.place(at) or at)
+        return disk.alike(path, self._overlay.place(at) or at)
 
     def to_write(self, path: Any, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> Any:
         """Return the path that compiled code may open with `flags` instead of `path`; no path: unchanged."""
         if not isinstance(path, (str, bytes, os.PathLike)):
             return path
         at = self._overlay.locate(path)
-        with raw.named(path):
-            return raw.alike(path, at if self._overlay.is_free(at) else self._for_writing(at, flags))
+        with disk.named(path):
+            return disk.alike(path, at if self._overlay.is_free(at) else self._for_writing(at, flags))
 
     def _new(self, at: str) -> str:
         """Return where something new is made for the script's `at`."""
         if self._overlay.is_free(at):
             return at
         if self._overlay.kind(at) is not None:
-            raise raw.refusal(errno.EEXIST, at)
+            raise disk.refusal(errno.EEXIST, at)
         return self._overlay.prepare(at)
 
     def _seen(self, at: str) -> str:

@@ -8,21 +8,28 @@ import importlib.util
 import io
 import os
 import pathlib
+import re
 import shutil
+import stat
 import sys
 import tempfile
 from abc import ABCMeta
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 import torch
 
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.overlay import imports
 from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.diverted import Diverted
 from dpdoctor.worker.overlay.overlay import Overlay
+
+if TYPE_CHECKING:  # not every Python has it
+    import sqlite3
 
 _READING = ("getxattr", "listxattr", "statvfs")
 _CHANGING = ("chmod", "chown", "removexattr", "setxattr", "truncate", "utime")
@@ -39,6 +46,11 @@ _IMAGES = {
     "torchvision.io.image": (("write_file", 0, "filename", "to_write"), ("read_file", 0, "path", "to_read")),
     "cv2": (("imwrite", 0, "filename", "to_write"), ("imread", 0, "filename", "to_read")),
 }
+# Where sqlite3.connect takes the class of what it returns, after the database.
+_FACTORY = 5
+_ATTACH = re.compile(
+    r"""(?P<before>(?:^|;)\s*attach\s+(?:database\s+)?)(?P<name>'(?:[^']|'')*'|"[^"]*"|\?|[:@$]\w+)(?=\s+as\b)""", re.I
+)
 
 
 def divert(patches: Patches, overlay: Overlay) -> None:
@@ -55,7 +67,7 @@ def divert(patches: Patches, overlay: Overlay) -> None:
     _replace_everywhere(patches, functions)
     patches.replace(io, "FileIO", _file_io(diverted))
     _divert_compiled(patches, diverted)
-    imports.divert(patches, overlay, _libraries(patches, diverted))
+    _divert_imports(patches, overlay, _libraries(patches, diverted))
     # By file descriptors, rmtree would not see the overlay. And Python's own *.pyc are files in the user's folder, too.
     patches.replace(shutil, "_use_fd_functions", False)
     patches.replace(sys, "dont_write_bytecode", True)
@@ -167,7 +179,7 @@ def _divert_compiled(patches: Patches, diverted: Diverted) -> None:
             (safetensors, "safe_open", 0, "filename", diverted.to_read),
         ]
     if importlib.util.find_spec("_sqlite3"):
-        importlib.import_module("dpdoctor.worker.overlay.databases").divert(patches, diverted)
+        _divert_databases(patches, diverted)
     for owner, name, position, keyword, place in places:
         patches.replace(owner, name, _with_place(getattr(owner, name), position, keyword, place))
     for name, place in (("PyTorchFileWriter", diverted.to_write), ("PyTorchFileReader", diverted.to_read)):
@@ -225,3 +237,158 @@ def _kind_with_place(real: Any, place: Callable[[Any], Any]) -> type:
         real.__init__(self, place(file), *args, **options)
 
     return type(real.__name__, (real,), {"__init__": __init__, "__module__": real.__module__})
+
+
+def _divert_imports(patches: Patches, overlay: Overlay, afterwards: Mapping[str, Callable[[ModuleType], None]]) -> None:
+    """Let imports find what the script wrote, and do what is to be done `afterwards` with a module, by its name."""
+    for name in afterwards.keys() & sys.modules.keys():
+        afterwards[name](sys.modules[name])
+    finders = [_Written(overlay), _Afterwards({name: afterwards[name] for name in afterwards.keys() - sys.modules})]
+    for finder in finders:
+        sys.meta_path.insert(0, finder)
+        patches.add(
+            f"sys.meta_path: {type(finder).__name__.strip('_')}", functools.partial(sys.meta_path.remove, finder)
+        )
+
+
+class _Written(MetaPathFinder):
+    """Finds modules that lie in the overlay, where Python itself does not look."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if not self._overlay.differences.is_any:
+            return None
+        name = fullname.rpartition(".")[2]
+        for directory in sys.path if path is None else path:
+            package, module = f"{directory or '.'}/{name}/__init__.py", f"{directory or '.'}/{name}.py"
+            for file in (package, module):
+                place = self._place(file)
+                if place:
+                    inside = [f"{directory}/{name}"] if file == package else None
+                    return importlib.util.spec_from_file_location(fullname, place, submodule_search_locations=inside)
+        return None
+
+    def _place(self, file: str) -> str:
+        """Return where a file lies that the script made or changed; empty where it did not."""
+        try:
+            at = self._overlay.locate(file)
+        except OSError:
+            return ""
+        place, kind = self._overlay.place(at), self._overlay.kind(at)
+        return place if place and place != at and kind is not None and stat.S_ISREG(kind) else ""
+
+
+class _Afterwards(MetaPathFinder):
+    """Lets other finders find a module, and has something done when it has been imported."""
+
+    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._actions = actions
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        action = self._actions.pop(fullname, None)  # asked again, below, it finds nothing
+        spec = importlib.util.find_spec(fullname) if action else None
+        if action is None or spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_act(module: ModuleType) -> None:
+            execute(module)
+            action(module)
+
+        loader.exec_module = execute_and_act
+        return spec
+
+
+def _divert_databases(patches: Patches, diverted: Diverted) -> None:
+    """Let databases of sqlite, which opens its files itself, be copies, as the script opens or attaches them."""
+    import sqlite3
+
+    place = functools.partial(_placed, diverted)
+    connect, connection = sqlite3.connect, _connection(place)
+
+    @functools.wraps(connect)
+    def connect_to_copy(database: Any, *args: Any, **options: Any) -> Any:
+        if len(args) < _FACTORY:
+            options.setdefault("factory", connection)
+        return connect(place(database), *args, **options)
+
+    for module in (sqlite3, sqlite3.dbapi2):
+        patches.replace(module, "connect", connect_to_copy)
+        patches.replace(module, "Connection", connection)
+
+
+def _placed(diverted: Diverted, name: Any) -> Any:
+    """Return where sqlite finds the copy of a database; those in memory have no file."""
+    if isinstance(name, str) and name.startswith("file:"):
+        path, mark, query = name.removeprefix("file:").partition("?")
+        if not path or "mode=memory" in query or path.startswith(":"):
+            return name
+        find = diverted.to_read if re.search(r"\b(mode=ro|immutable=1)\b", query) else _to_change(diverted)
+        found = os.fsdecode(find(unquote(path.removeprefix("//"))))
+        return f"file:{quote(found)}{mark}{query}"
+    return name if isinstance(name, str) and (not name or name.startswith(":")) else _to_change(diverted)(name)
+
+
+def _to_change(diverted: Diverted) -> Callable[[Any], Any]:
+    return functools.partial(diverted.to_write, flags=os.O_RDWR | os.O_CREAT)
+
+
+def _connection(place: Callable[[Any], Any]) -> type[sqlite3.Connection]:
+    """Return the class of connections to copies. What is asked for the place of a copy gives that very place."""
+    import sqlite3
+
+    class Cursor(sqlite3.Cursor):
+        def execute(self, sql: str, parameters: Any = (), /) -> Any:
+            return super().execute(*_attaching(sql, parameters, place))
+
+        def executescript(self, sql_script: str, /) -> Any:
+            return super().executescript(_attaching(sql_script, (), place)[0])
+
+    class Connection(sqlite3.Connection):
+        def __init__(self, database: Any, *args: Any, **options: Any) -> None:
+            super().__init__(place(database), *args, **options)
+
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+        def execute(self, sql: str, parameters: Any = (), /) -> Any:
+            return super().execute(*_attaching(sql, parameters, place))
+
+        def executescript(self, sql_script: str, /) -> Any:
+            return super().executescript(_attaching(sql_script, (), place)[0])
+
+    for kind in (Cursor, Connection):
+        kind.__module__, kind.__qualname__ = "sqlite3", kind.__name__
+    return Connection
+
+
+def _attaching(sql: str, parameters: Any, place: Callable[[Any], Any]) -> tuple[str, Any]:
+    """Return a statement and its parameters with other names for the databases that it attaches."""
+    given = parameters
+
+    def renamed(match: re.Match[str]) -> str:
+        nonlocal given
+        name = match["name"]
+        if name == "?":
+            given = (place(given[0]), *given[1:])
+        elif name[0] in ":@$":
+            given = {**given, name[1:]: place(given[name[1:]])}
+        else:
+            quoted = place(name[1:-1].replace(name[0] * 2, name[0])).replace("'", "''")
+            return f"{match['before']}'{quoted}'"
+        return match[0]
+
+    return _ATTACH.sub(renamed, sql) if "ttach" in sql or "TTACH" in sql else sql, given

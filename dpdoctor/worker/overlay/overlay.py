@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from dpdoctor.records import Written
-from dpdoctor.worker.overlay import raw
-from dpdoctor.worker.overlay.differences import Differences
+from dpdoctor.worker.overlay import disk
 from dpdoctor.worker.overlay.disk import posix
 from dpdoctor.worker.overlay.territory import is_kernels
 
 # Links in there lead to no path, but for these.
 _DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+)|dev)/fd/\d+")
 MOST_LINKS = 40  # as Linux has it
+# What forked processes share of the differences: how many there are, and who writes.
+_NUMBER, _WRITER = 0, 1
+_SEVERAL = 2**32 - 1
+_UNKNOWN = -1
+_MOST_PATHS = 1 << 16
 
 
 class Overlay:
@@ -50,7 +56,7 @@ class Overlay:
         """
         text = os.fsdecode(path)
         if not text:
-            raise raw.refusal(errno.ENOENT, path)
+            raise disk.refusal(errno.ENOENT, path)
         if not text.startswith("/"):
             text = (
                 f"{self.cwd() if dir_fd is None else self._unplaced(posix.readlink(f'/proc/self/fd/{dir_fd}'))}/{text}"
@@ -65,7 +71,7 @@ class Overlay:
             target, found = posix.readlink(link), posix.stat(link)
         except OSError:
             return None
-        if not stat.S_ISREG(found.st_mode) or raw.kind(target) is None:  # nameless, or removed
+        if not stat.S_ISREG(found.st_mode) or disk.kind(target) is None:  # nameless, or removed
             return None
         return self._unplaced(target)
 
@@ -76,7 +82,7 @@ class Overlay:
             if part == "..":
                 kind = self.kind(at or "/")
                 if kind is None or not stat.S_ISDIR(kind):
-                    raise raw.refusal(errno.ENOENT if kind is None else errno.ENOTDIR, path)
+                    raise disk.refusal(errno.ENOENT if kind is None else errno.ENOTDIR, path)
                 at = at.rpartition("/")[0]
             if part in ("", ".", ".."):
                 continue
@@ -85,7 +91,7 @@ class Overlay:
             if target is not None:
                 links += 1
                 if links > MOST_LINKS:
-                    raise raw.refusal(errno.ELOOP, path)
+                    raise disk.refusal(errno.ELOOP, path)
                 parts += target.split("/")[::-1]
                 at = "" if target.startswith("/") else at.rpartition("/")[0]
         return at or "/"
@@ -119,15 +125,15 @@ class Overlay:
         Directories that are in both trees are the real ones; `names` merges what they hold.
         """
         over = self._over(at)
-        kind = raw.kind(over)
-        if kind is None or (stat.S_ISDIR(kind) and not self._is_removed(at) and raw.kind(at) is not None):
+        kind = disk.kind(over)
+        if kind is None or (stat.S_ISDIR(kind) and not self._is_removed(at) and disk.kind(at) is not None):
             return None if self._is_removed(at) else at
         return over
 
     def kind(self, at: str) -> int | None:
         """Return the mode of what the script sees at `at`, of a link itself; None for nothing."""
         place = self.place(at)
-        return None if place is None else raw.kind(place)
+        return None if place is None else disk.kind(place)
 
     def missing(self, at: str) -> OSError:
         """Return the error for a path with nothing at it: another one when it is said to lie in a file."""
@@ -135,7 +141,7 @@ class Overlay:
         while kind is None and parent:
             parent = parent.rpartition("/")[0]
             kind = self.kind(parent or "/")
-        return raw.refusal(errno.ENOENT if kind is None or stat.S_ISDIR(kind) else errno.ENOTDIR, at)
+        return disk.refusal(errno.ENOENT if kind is None or stat.S_ISDIR(kind) else errno.ENOTDIR, at)
 
     def names(self, at: str) -> list[str]:
         """Return what a directory holds, in no order.
@@ -147,7 +153,7 @@ class Overlay:
         if place is None or place == over:
             return posix.listdir(over)
         real = [name for name in posix.listdir(place) if f"{at.rstrip('/')}/{name}" not in self._removed]
-        return real if raw.kind(over) is None else list(dict.fromkeys(real + posix.listdir(over)))
+        return real if disk.kind(over) is None else list(dict.fromkeys(real + posix.listdir(over)))
 
     def prepare(self, at: str) -> str:
         """Return where a new `at` is to be made.
@@ -160,7 +166,7 @@ class Overlay:
         if kind is None or not stat.S_ISDIR(kind):
             raise self.missing(at)
         self.differences.made(at)
-        raw.make_directories(self._over(parent))
+        disk.make_directories(self._over(parent))
         return self._over(at)
 
     def own(self, at: str, *, whole: bool = False) -> str:
@@ -168,8 +174,8 @@ class Overlay:
         over, kind = self._over(at), self.kind(at)
         if kind is None:
             raise self.missing(at)
-        if raw.kind(over) is None:
-            raw.copy(at, self.prepare(at), kind, beside=self._root)
+        if disk.kind(over) is None:
+            disk.copy(at, self.prepare(at), kind, beside=self._root)
         if whole and stat.S_ISDIR(kind):
             for name in self.names(at):
                 self.own(f"{at}/{name}", whole=True)
@@ -178,7 +184,7 @@ class Overlay:
     def remove(self, at: str) -> None:
         """Take away a file, a link or an empty directory that the script sees."""
         over = self._over(at)
-        kind = raw.kind(over)
+        kind = disk.kind(over)
         if kind is not None:
             posix.rmdir(over) if stat.S_ISDIR(kind) else posix.unlink(over)
         self.hide(at)
@@ -186,9 +192,9 @@ class Overlay:
     def hide(self, at: str) -> None:
         """Let nothing of the real tree be seen at `at` and below."""
         self.forget_links()
-        if raw.kind(at) is not None and not self._is_removed(at):
+        if disk.kind(at) is not None and not self._is_removed(at):
             self.differences.removed(at)
-            if self._removed and stat.S_ISDIR(raw.kind(at) or 0):
+            if self._removed and stat.S_ISDIR(disk.kind(at) or 0):
                 # Other threads of the script may remove something at the same time.
                 self._removed.difference_update([gone for gone in list(self._removed) if gone.startswith(f"{at}/")])
             self._removed.add(at)
@@ -217,11 +223,11 @@ class Overlay:
                 yield from self._files(place)
             else:
                 at = self._unplaced(place)
-                yield Written(path=at, change="new" if raw.kind(at) is None else "changed", num_bytes=found.st_size)
+                yield Written(path=at, change="new" if disk.kind(at) is None else "changed", num_bytes=found.st_size)
 
     def _lost(self, at: str) -> Iterator[str]:
         """Yield what a removed path took along: itself, or what a directory held that was made anew."""
-        over, real = raw.kind(self._over(at)), raw.kind(at)
+        over, real = disk.kind(self._over(at)), disk.kind(at)
         if real is not None and over is None:
             yield at
         elif real is not None and stat.S_ISDIR(real):
@@ -233,7 +239,7 @@ class Overlay:
         if posix.getpid() == self._pid:
             shutil.rmtree(self._root, ignore_errors=True)
             with contextlib.suppress(OSError):
-                posix.unlink(raw.lock_of(self._root))
+                posix.unlink(disk.lock_of(self._root))
 
     def _over(self, at: str) -> str:
         return self._root + at
@@ -244,3 +250,123 @@ class Overlay:
         while at and at not in self._removed:
             at = at.rpartition("/")[0]
         return bool(at)
+
+
+class Differences:
+    """What the script sees otherwise than it lies on disk, so that the disk itself answers for everything else.
+
+    A file that was changed or removed is known by its inode, whatever path leads to it; what was made, by its name.
+    Kept by the one process that writes; as soon as another does, what differs is not `known` to anybody.
+
+    Attributes:
+        hidden: device and inode of what is real, but in whose place the script sees something else, or nothing.
+        merged: those of real directories of which the script sees other names.
+    """
+
+    def __init__(self) -> None:
+        # How many differences there are, and the process that made them: forked children share these two.
+        self._shared = memoryview(mmap.mmap(-1, 8)).cast("I")
+        self._claim = get_context("fork").Lock()
+        self._number = 0
+        self._names: set[str] = set()
+        self._no_links: set[str] = set()
+        self.hidden: set[tuple[int, int]] = set()
+        self.merged: set[tuple[int, int]] = set()
+
+    @property
+    def is_any(self) -> bool:
+        """Return whether any process ever wrote or removed anything."""
+        return self._shared[_NUMBER] != 0
+
+    @property
+    def are_known(self) -> bool:
+        """Return whether this process knows of all of them."""
+        return self._shared[_NUMBER] == self._number
+
+    def forget(self) -> None:
+        """Know nothing from now on: what differs cannot be told by inodes and names."""
+        self._number = _UNKNOWN
+
+    def look_again(self) -> None:
+        """Know nothing more of paths at which there was nothing: relative ones lead elsewhere."""
+        self._no_links.clear()
+
+    def made(self, at: str) -> None:
+        """Note that something is made at `at`, or a copy of what is there."""
+        directory, _, name = at.rpartition("/")
+        if name not in self._names:
+            self._names.add(name)
+            self._count()
+        self._hide(at)
+        self._merge(directory)
+
+    def removed(self, at: str) -> None:
+        """Note that the real thing at `at` is not seen any more, nor what it holds."""
+        self._merge(at.rpartition("/")[0])
+        self._hide(at)
+        kind = disk.kind(at)
+        if kind is not None and stat.S_ISDIR(kind):
+            for name in posix.listdir(at):
+                self.removed(f"{at}/{name}")
+
+    def is_missing(self, path: Any, refused: OSError) -> bool:
+        """Return whether `refused` says that nothing is at a path, and the script sees nothing there either.
+
+        False where that is not certain.
+        """
+        if refused.errno not in (errno.ENOENT, errno.ENOTDIR):
+            return False
+        text = os.fsdecode(path)
+        parent, _, name = text.rpartition("/")
+        if name in self._names or name in ("", ".", ".."):
+            return False
+        if text not in self._no_links:
+            # A link may lead to what the script made, and a directory may have given way to another.
+            if disk.kind(text) is not None or not self._is_plain(parent or ("/" if text.startswith("/") else ".")):
+                return False
+            if len(self._no_links) == _MOST_PATHS:
+                self._no_links.clear()
+            self._no_links.add(text)
+        return True
+
+    def _is_plain(self, directory: str) -> bool:
+        try:
+            found = posix.stat(directory)
+        except OSError as error:
+            return self.is_missing(directory, error)
+        return (found.st_dev, found.st_ino) not in self.hidden
+
+    def _hide(self, at: str) -> None:
+        try:
+            found = posix.lstat(at)
+        except OSError:
+            return
+        if stat.S_ISLNK(found.st_mode):
+            # Paths lead through a link without a trace of it.
+            self.forget()
+        identity = (found.st_dev, found.st_ino)
+        if identity not in self.hidden:
+            self.hidden.add(identity)
+            self.look_again()
+            self._count()
+
+    def _merge(self, directory: str) -> None:
+        try:
+            found = posix.stat(directory or "/")
+        except OSError:
+            return
+        identity = (found.st_dev, found.st_ino)
+        if identity not in self.merged:
+            self.merged.add(identity)
+            self._count()
+
+    def _count(self) -> None:
+        shared, own = self._shared, posix.getpid()
+        if shared[_WRITER] == 0:
+            with self._claim:
+                shared[_WRITER] = shared[_WRITER] or own
+        if shared[_WRITER] != own:
+            shared[_NUMBER] = _SEVERAL
+        elif shared[_NUMBER] != _SEVERAL:
+            shared[_NUMBER] += 1
+            self._number += self._number != _UNKNOWN

@@ -33,7 +33,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.overlay import disk, files, raw
+from dpdoctor.worker.overlay import disk, files
 from dpdoctor.worker.overlay import territory as territory_module
 from dpdoctor.worker.overlay.diverted import Diverted
 from dpdoctor.worker.overlay.overlay import Overlay
@@ -547,17 +547,17 @@ def test_what_is_changed_by_its_descriptor_is_a_copy(overlay: Overlay, home: Pat
 def test_nobody_sees_a_part_of_a_copy_and_the_first_of_two_counts(
     overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, seen = raw.posix.sendfile, []
+    send, seen = disk.posix.sendfile, []
 
     def meanwhile(*args: Any) -> int:
         if not seen:
             seen.append(Path("a").read_text())
-            monkeypatch.setattr(raw.posix, "sendfile", send)
+            monkeypatch.setattr(disk.posix, "sendfile", send)
             with open("a", "r+") as other:
                 other.write("b")
         return send(*args)
 
-    monkeypatch.setattr(raw.posix, "sendfile", meanwhile)
+    monkeypatch.setattr(disk.posix, "sendfile", meanwhile)
     with open("a", "r+") as file:
         assert (seen, file.read()) == (["a"], "b")
     assert [written.path for written in overlay.written()] == [str(home / "a")]
@@ -690,7 +690,7 @@ def test_of_several_processes_that_change_a_file_one_copies_it(
     overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = multiprocessing.Value("i")
-    send = raw.posix.sendfile
+    send = disk.posix.sendfile
 
     def slowly(*args: Any) -> int:
         with copied.get_lock():
@@ -698,8 +698,8 @@ def test_of_several_processes_that_change_a_file_one_copies_it(
         time.sleep(0.2)
         return send(*args)
 
-    monkeypatch.setattr(raw.posix, "sendfile", slowly)
-    monkeypatch.setattr(raw, "_is_cloned", lambda *_: False)
+    monkeypatch.setattr(disk.posix, "sendfile", slowly)
+    monkeypatch.setattr(disk, "_is_cloned", lambda *_: False)
 
     def change() -> None:
         with open("a", "r+b") as file:
@@ -719,8 +719,8 @@ def test_a_file_for_whose_copy_there_is_no_room_is_refused_with_a_way_out(
     overlay: Overlay, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = os.statvfs(home)
-    monkeypatch.setattr(raw.posix, "fstatvfs", lambda _: os.statvfs_result((*full[:4], 0, *full[5:])))
-    monkeypatch.setattr(raw, "_is_cloned", lambda *_: False)
+    monkeypatch.setattr(disk.posix, "fstatvfs", lambda _: os.statvfs_result((*full[:4], 0, *full[5:])))
+    monkeypatch.setattr(disk, "_is_cloned", lambda *_: False)
     with pytest.raises(OSError, match=r"mode r\+.*--allow-writes.*'a'"):
         np.memmap("a", dtype=np.uint8)
     assert np.memmap("a", dtype=np.uint8, mode="r").tolist() == [ord("a")]
