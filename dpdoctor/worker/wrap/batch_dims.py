@@ -2,7 +2,8 @@
 
 Layers know it (a recurrent layer, attention, a convolution), and so does what multiplies batches of matrices; an output
 that has only one of two dimensions left has the batch's. Tokens as (time, batch) are not told from (batch, time) else.
-Rows may be parts of samples: nodes of graphs, points, packed sequences. Or several views of them.
+Rows may be parts of samples: nodes of graphs, points, packed sequences. Or several views of them. Where nobody knows
+what rows were made of, their values tell: of all others, those of the same sample are the nearest.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from torch.overrides import TorchFunctionMode
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.timing.pending import MOST_VALUES, identity
 from dpdoctor.worker.timing.tally import VIEWS, Rows
-from dpdoctor.worker.wrap import views
 
 # Of fewer rows it may be chance what whole numbers tell, such as classes; longer tensors of them are not asked.
-LEAST_ROWS, MOST_NUMBERS = 16, 1 << 20
+LEAST_NUMBERED, MOST_NUMBERS = 16, 1 << 20
+# Of rows that may resemble others so many are compared, and so many elements of each, evenly spread.
+MOST_ROWS, MOST_ELEMENTS = 64, 512
+# Of fewer rows it may be chance. Of others a share must resemble those in their place; by chance it is one of them all.
+LEAST_ROWS, LEAST_ALIKE, LEAST_SHARE = 6, 8, 1 / 3
+MOST_VIEWS, MOST_AXES = 8, 8
 _INTEGERS = frozenset({torch.int64, torch.int32})
 # No dimension is the batch's: a sample is several rows, or rows are views of samples.
 _PARTS, _VIEWS = (None, True, 1), (None, True, 0)
@@ -56,19 +61,19 @@ class BatchDims:
         given = Given(self, key, shape, identity(tensor), is_nested=tensor.is_nested, is_mapped=is_mapped)
         if self.is_new(given) and not tensor.is_nested:
             given.is_of_parts = any(_tells_of_parts(other, shape) for other in beside if other is not tensor)
-            given.times = views.times(tensor)
+            given.times = times_held(tensor)
         self._meet(given, tensor)
         return given
 
     def _meet(self, given: Given, tensor: torch.Tensor) -> None:
         """Look whether the second tensor of a kind before an optimizer steps holds views of the first one's samples."""
         place, before = self.met.pop(given.key, (None, None))
-        rows = views.some_rows(tensor) if before is not None or self.is_new(given) else None
+        rows = some_rows(tensor) if before is not None or self.is_new(given) else None
         if rows is None:
             return
         if before is None:
             self.met[given.key] = given.place, rows
-        elif place != given.place and views.are_alike(before, rows):
+        elif place != given.place and are_alike(before, rows):
             self._found[given.key] = _VIEWS
 
     def is_new(self, given: Given) -> bool:
@@ -99,7 +104,7 @@ class Given:
     Attributes:
         place: tells it from others.
         is_of_parts: whether its rows are known to be parts of samples.
-        times: how often it holds each of its rows, as views.times has it.
+        times: how often it holds each of its rows, as times_held has it.
     """
 
     def __init__(
@@ -193,7 +198,7 @@ def _tells_of_parts(numbers: torch.Tensor, shape: Sequence[int]) -> bool:
     """Return whether a tensor of whole numbers tells which rows of another, of this shape, are of one sample."""
     is_one_row = shape[0] == 1 < len(shape)
     rows = shape[1] if is_one_row else shape[0]
-    if len(shape) > 3 or rows < LEAST_ROWS or numbers.dtype not in _INTEGERS or not structure.is_dense(numbers):
+    if len(shape) > 3 or rows < LEAST_NUMBERED or numbers.dtype not in _INTEGERS or not structure.is_dense(numbers):
         return False
     is_row = numbers.dim() == 1 or (is_one_row and tuple(numbers.shape) == (1, rows))
     if not is_row or not 1 < numbers.numel() <= min(rows + 1, MOST_NUMBERS):
@@ -218,6 +223,74 @@ def _divide(numbers: torch.Tensor, rows: int) -> bool:
     are_samples = bool(((steps == 0) | (steps == 1)).all()) and 0 < int(numbers[-1]) < rows - 1
     are_places = bool(((steps == 1) | begins[1:]).all()) and int(numbers.max()) > 1 and int(begins.sum()) > 1
     return bool(begins[0]) and (are_samples or are_places)
+
+
+def _are_comparable(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has rows of values."""
+    is_plain = type(tensor) is torch.Tensor and structure.is_dense(tensor) and not structure.is_mapped(tensor)
+    return is_plain and tensor.dim() > 1 and tensor.numel() > 0 and not (tensor.is_complex() or tensor.is_meta)
+
+
+def some_rows(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a copy of some rows as a matrix; None: there are too few, or they cannot be compared."""
+    if not _are_comparable(tensor) or len(tensor) < LEAST_ROWS:
+        return None
+    rows = tensor.detach()[:: max(1, len(tensor) // MOST_ROWS)].flatten(1)
+    return rows[:, :: max(1, rows.shape[1] // MOST_ELEMENTS)].to(torch.float32, copy=True)
+
+
+def are_alike(some: torch.Tensor, others: torch.Tensor) -> bool:
+    """Return whether rows resemble others in their place: as they are, or in the values that they hold.
+
+    The latter do, where an image was turned, or moved.
+    """
+    if some.shape != others.shape:
+        return False
+    return _resemble(some, others) or _resemble(some.sort().values, others.sort().values)
+
+
+def _resemble(some: torch.Tensor, others: torch.Tensor) -> bool:
+    distances = torch.cdist(some, others, p=1)
+    own = distances.diagonal().clone()
+    distances.fill_diagonal_(torch.inf)
+    num_alike = int((own < distances.min(1).values).sum())
+    return num_alike >= max(min(LEAST_ALIKE, len(some)), LEAST_SHARE * len(some))
+
+
+def times_held(tensor: torch.Tensor) -> int:
+    """Return how often a tensor holds each row, one block of them after the other; 0: blocks that are only alike."""
+    if not _are_comparable(tensor):
+        return 1
+    rows = tensor.detach()
+    once = _once(rows)
+    numbers = [number for number in range(2, MOST_VIEWS + 1) if len(once) % number == 0]
+    has_views = any(_is_alike_next(once, len(once) // number) for number in numbers)
+    return 0 if has_views and not _is_grid(once) else len(rows) // len(once)
+
+
+def _once(rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows before they begin anew; all where they never do, or where many of one block are alike."""
+    num_rows = len(rows)
+    for length in range(LEAST_ROWS, num_rows // 2 + 1):
+        is_block = num_rows % length == 0 and torch.equal(rows[0], rows[length])
+        if is_block and torch.equal(rows[length:], rows[:-length]):
+            return rows[:length] if _is_alike_next(rows, length) else rows
+    return rows
+
+
+def _is_alike_next(rows: torch.Tensor, length: int) -> bool:
+    """Return whether the first rows, so many, and the next ones resemble each other."""
+    some, others = some_rows(rows[:length]), some_rows(rows[length : 2 * length])
+    return some is not None and others is not None and are_alike(some, others)
+
+
+def _is_grid(rows: torch.Tensor) -> bool:
+    """Return whether rows are all points of a grid, of which those along one axis lie next to each other."""
+    columns = rows.flatten(1)
+    if columns.shape[1] > MOST_AXES:
+        return False
+    sizes = [len(column.unique()) for column in columns.T]
+    return max(sizes) < len(rows) == math.prod(sizes)
 
 
 class _Layers(TorchFunctionMode):
