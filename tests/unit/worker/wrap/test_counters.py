@@ -12,8 +12,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from dpdoctor.records import Collective, Counters, InputTensor
-from dpdoctor.worker.wrap.counters import StepProfile, _sizes
-from dpdoctor.worker.wrap.operators import ByObserver, ByProfiler, Operator, Recording, step_recording
+from dpdoctor.worker.wrap.counters import (
+    ByObserver,
+    ByProfiler,
+    Operator,
+    Recording,
+    StepProfile,
+    _sizes,
+    step_recording,
+)
 
 
 @pytest.fixture(params=[ByProfiler, ByObserver])
