@@ -190,7 +190,7 @@ class FSDP(Mode):
 
         from dpdoctor.worker.base import structure
         from dpdoctor.worker.modes._shards import Shards, share_attributes
-        from dpdoctor.worker.wrap import repoint, shard_units
+        from dpdoctor.worker.wrap.sharding import named_blocks, repeated_blocks, replacements, repoint
 
         _refuse_sharded(module, self._shards.values())
         _refuse_scalars(module)
@@ -198,11 +198,7 @@ class FSDP(Mode):
         _refuse_hooks(module, how.warn)
         self._warn = how.warn
         name = type(module).__name__
-        blocks = (
-            shard_units.repeated_blocks(module)
-            if how.fsdp_wrap is None
-            else shard_units.named_blocks(module, how.fsdp_wrap)
-        )
+        blocks = repeated_blocks(module) if how.fsdp_wrap is None else named_blocks(module, how.fsdp_wrap)
         _lay_out(module, how.warn)
         before = dict(structure.by_names(module))
         _broadcast(module)
@@ -212,7 +208,7 @@ class FSDP(Mode):
         for part in (*blocks, module):
             _shard(part, mesh)
         self._units[id(module)] = _units(module, blocks)
-        repoint.repoint(repoint.replacements(before, module), how.optimizers, _distribute, how.warn)
+        repoint(replacements(before, module), how.optimizers, _distribute, how.warn)
         shards = self._shards[id(module)] = Shards(module)
         for part in (*blocks, module):
             share_attributes(part)

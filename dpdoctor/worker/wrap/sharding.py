@@ -1,11 +1,14 @@
-"""Puts new parameters where a script, and its optimizers, hold the old ones."""
+"""How a model is sharded by FSDP: submodules are gathered as one unit, and sharded parameters take the old ones' place.
+
+They are put where a script, and its optimizers, hold the old ones.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from types import CellType, FrameType
 from typing import Any
@@ -16,6 +19,9 @@ from torch.optim import Optimizer
 
 from dpdoctor.worker.base import lines, structure
 
+# A unit below this is gathered in a message so small that latency is all of its cost.
+LEAST_PARAMETERS = 100_000
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict)
 Parameters = dict[int, tuple[nn.Parameter, nn.Parameter]]
 # What takes the place of what, by the id of the latter: parameters, and tuples of them.
 Changed = dict[int, tuple[Any, Any]]
@@ -24,6 +30,65 @@ OUT_OF_REACH = (
     "parameters of the model are also held where the sharded ones cannot take their place, by objects of type {}: what "
     "the script does with them there, such as clipping their gradients, does nothing. A list can hold them"
 )
+
+
+def repeated_blocks(root: nn.Module) -> list[nn.Module]:
+    """Return the outermost repeated blocks of a model, in order: its transformer layers, its residual blocks.
+
+    A block has children, is no mere container, has at least LEAST_PARAMETERS, and its class occurs more than once.
+    One that shares a parameter with the rest of the model is none, but what it holds may be: shared parameters must
+    lie in one unit.
+    """
+    occurrences = Counter(type(module) for module in root.modules())
+    blocks: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> None:
+        for child in module.children():
+            if _is_block(child, occurrences) and not _shares(root, child):
+                blocks.append(child)
+            else:
+                visit(child)
+
+    visit(root)
+    return list(dict.fromkeys(blocks))
+
+
+def _is_block(module: nn.Module, occurrences: Counter[type[nn.Module]]) -> bool:
+    return (
+        occurrences[type(module)] > 1
+        and not isinstance(module, _CONTAINERS)
+        and any(True for _ in module.children())
+        and sum(p.numel() for p in structure.parameters(module)) >= LEAST_PARAMETERS
+    )
+
+
+def named_blocks(root: nn.Module, class_names: Sequence[str]) -> list[nn.Module]:
+    """Return every submodule of the given classes that shares no parameter, inner ones first, as FSDP wants them.
+
+    Raises:
+        ValueError: the model has none of a class; the message lists what it has.
+    """
+    inside = [module for module in root.modules() if module is not root]
+    for name in class_names:
+        if not any(type(module).__name__ == name for module in inside):
+            known = ", ".join(sorted({type(module).__name__ for module in inside}))
+            raise ValueError(f"--fsdp-wrap names {name}, but the model holds no module of that class; it holds {known}")
+    return [m for m in reversed(inside) if type(m).__name__ in class_names and not _shares(root, m)]
+
+
+def _shares(root: nn.Module, block: nn.Module) -> bool:
+    """Return whether a parameter of a block is also reached past it: by a weight, or a module, that two places hold."""
+    inside = {id(p) for p in structure.parameters(block)}
+    seen, left = {id(block)}, [root]
+    while left:
+        module = left.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if any(id(p) in inside for p in structure.own_parameters(module)):
+            return True
+        left.extend(module.children())
+    return False
 
 
 def replacements(before: dict[str, nn.Parameter], module: nn.Module) -> Parameters:
