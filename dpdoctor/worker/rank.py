@@ -34,7 +34,15 @@ from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.protection import PYTHON, Protection
-from dpdoctor.worker.wrap import loss, passes
+from dpdoctor.worker.wrap.autograd import (
+    MOST_LOOKS,
+    Repeats,
+    is_summed,
+    loss_targets,
+    note_graph,
+    taken_apart,
+    watch_passes,
+)
 
 SUMMED_LOSS = (
     "the loss is a sum over the batch; averaging gradients over ranks divides it by their number, so with more ranks "
@@ -74,9 +82,9 @@ class Rank(Observer):
         self._territory = Territory(Path(task.directory), task.spec.homes)
         self._overlay = Overlay(directory / rundir.OVERLAY, self._territory.is_free)
         super().__init__(task, where, directory, heartbeat, backend, protection=protection)
-        self._repeats = passes.Repeats(self._mode.passes)
+        self._repeats = Repeats(self._mode.passes)
         self._warn_of_sums = where.world_size > 1
-        self._looks_left = passes.MOST_LOOKS
+        self._looks_left = MOST_LOOKS
         self._seeds_apart = task.spec.seed_per_rank
         self._install()
 
@@ -111,7 +119,7 @@ class Rank(Observer):
         lines.keep_stacks_short(of_children)
         self._seeding.watch(self._patches)
         terminal.give(of_children)
-        passes.watch(self._patches, self._mode.passes)
+        watch_passes(self._patches, self._mode.passes)
         self._watch_training()
         self._territory.watch(of_children)
         overlay = self._overlay if self._protection.by in {"python", "landlock"} else None
@@ -147,7 +155,7 @@ class Rank(Observer):
 
     def _before_backward(self, tensors: Any, with_graph: bool, keeps_graph: bool) -> None:
         if with_graph:
-            passes.note_graph(self._mode.passes)
+            note_graph(self._mode.passes)
         open_passes = self._watch.open_passes
         if keeps_graph or not open_passes:
             self._repeats.before_backward(
@@ -156,14 +164,14 @@ class Rank(Observer):
         if self._seeds_apart:
             self._on_built()
         if self._watch.entered.is_on and self._where.world_size > 1 and not self._loaders.is_any_shared():
-            self._watch.entered.held_to(loss.targets(tensors))
+            self._watch.entered.held_to(loss_targets(tensors))
         if self._looks_left and not self._tally.loaders_count:
             self._looks_left -= 1
-            self._tally.taken_apart(set(loss.taken_apart(tensors)))
+            self._tally.taken_apart(set(taken_apart(tensors)))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
         if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):
             self._warn_of_sums = False
-            if loss.is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
+            if is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
                 self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")
 
     def _on_built(self) -> None:
