@@ -24,8 +24,18 @@ from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
 from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches, around_compiled
-from dpdoctor.worker.wrap import methods
-from dpdoctor.worker.wrap.compiled import Compilations, Function, compiled_as, reached
+from dpdoctor.worker.wrap.calls import (
+    CALL,
+    Compilations,
+    Function,
+    RunningMethod,
+    as_forward,
+    compiled_as,
+    outermost_returned,
+    reached,
+    route_method,
+    running_methods,
+)
 from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 
@@ -78,7 +88,7 @@ class Awaited:
 
     part: nn.Module
     line: str
-    entries: list[methods.Entry]
+    entries: list[RunningMethod]
 
 
 class Wrapping:
@@ -399,7 +409,7 @@ class Wrapping:
 
     def _awaits_method(self, part: nn.Module, line: str) -> bool:
         """Meet the trap `model.loss(x)` -> `self.forward(x)`: the model is never called, only its parts are."""
-        entries = methods.entries(part, self.is_trained())
+        entries = running_methods(part, self.is_trained())
         if not entries or any(id(entry.module) in self._by_parts for entry in entries):
             return False
         awaited = Awaited(part=part, line=line, entries=entries)
@@ -413,7 +423,7 @@ class Wrapping:
         """A backward pass has run: the methods that had returned by then are what the models are called by."""
         awaited, self.awaited = self.awaited, []
         for each in awaited:
-            entry = methods.forward_only(each.entries)
+            entry = outermost_returned(each.entries)
             if entry is None:
                 self._leave_to_parts(each)
             elif (id(entry.module), entry.method) not in self.routed:
@@ -425,7 +435,7 @@ class Wrapping:
         self.uncalled += self._routed_in_step
         self._routed_in_step.clear()
 
-    def _wrap_by_method(self, entry: methods.Entry) -> None:
+    def _wrap_by_method(self, entry: RunningMethod) -> None:
         """Route a method from its next call on; what this first backward left behind is cleared, alike on all ranks."""
         module, method = entry.module, getattr(entry.module, entry.method)
         class_name, told = type(module).__name__, str(entry)  # FSDP gives it another class
@@ -437,14 +447,14 @@ class Wrapping:
                 like = parameters[name] if structure.is_dense(gradient) else gradient
                 parameters[name].grad = torch.zeros_like(like)
         if entry.method != "forward":
-            target = methods.as_forward(module, method, target)
+            target = as_forward(module, method, target)
         own_call = self._mode.without_gradients(module, method)
-        is_call = entry.method == methods.CALL
+        is_call = entry.method == CALL
         # What the mode made calls the module, and what is called then is to go on to its forward.
         target = self._mode.around(module, self._as_unit(target, told))
         redirect = Redirect(module, target, self._watch, own_call, method=None if is_call else method)
         self._routed_in_step.append(told)
-        methods.route(self._patches, module, entry.method, redirect)
+        route_method(self._patches, module, entry.method, redirect)
         self._note(module, module, class_name, entry.line)
         why = "the model's class is called in a way of its own" if is_call else "nobody calls the model itself"
         self.warnings.append(f"{why}: it is trained through {told}, which stands for its call")
