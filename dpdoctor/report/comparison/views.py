@@ -43,7 +43,7 @@ from dpdoctor.report.comparison.words import (
     signed_interval,
 )
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.drawing.bars import Bar, Part, StackedBar, interval_bars, share_bars
+from dpdoctor.report.drawing.charts import Bar, Part, StackedBar, interval_bars, share_bars
 from dpdoctor.report.text import NOTHING, absent, figure_text, mode_label, name_cell, sentence, short_interval
 from dpdoctor.report.traces.words import PART_WORDS
 from dpdoctor.report.views.breakdown import PART_COLORS

@@ -1,43 +1,23 @@
-"""Colours, scales and traces that the charts share: plain dictionaries, as plotly.js reads them."""
+"""Charts, as plotly.js reads them: colours, axes and traces that all share, and bars of figures or of shares."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
 from dpdoctor.report import text
+from dpdoctor.report.blocks import Chart
+from dpdoctor.report.text import clipped, figure_text, with_interval
 
-
-def thin(values: Sequence[float | None], most: int) -> list[int]:
-    """Return the indices of about `most` points, in order: of each run of neighbours the lowest and the highest.
-
-    First and last stay, and one gap (None) of each run, so a hole in the data stays a hole in the picture.
-    """
-    if len(values) <= most:
-        return list(range(len(values)))
-    size = neighbours(len(values), most)
-    kept = {0, len(values) - 1}
-    for begin in range(0, len(values), size):
-        kept.update(_extremes(values, range(begin, min(begin + size, len(values)))))
-    return sorted(kept)
-
-
-def neighbours(num_values: int, most: int) -> int:
-    """Return how many neighbouring values share one pair of points when `num_values` are thinned to `most`."""
-    return max(1, -(-2 * num_values // most))
-
-
-def _extremes(values: Sequence[float | None], indices: range) -> set[int]:
-    known = [(value, index) for index in indices if (value := values[index]) is not None]
-    kept = {min(known)[1], max(known)[1]} if known else set()
-    gap = next((index for index in indices if values[index] is None), None)
-    return kept if gap is None else kept | {gap}
-
-
+# More rows in one picture cannot be read; the table has them all.
+MOST_ROWS = 32
+LONGEST_ROW_NAME = 24
 # Okabe and Ito (2008), Color Universal Design: told apart with any kind of colour vision.
 # Their yellow is left out: too pale on white.
 BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, GREY = (
@@ -206,7 +186,7 @@ def bar_layout(x_title: str, rows: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def bar(*, name: str, color: str | list[str], x: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
+def bar_trace(*, name: str, color: str | list[str], x: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
     """Return a horizontal bar in each row, by place; `words` show on hovering, as they come from the run."""
     return {
         "type": "bar",
@@ -281,6 +261,119 @@ def thinned_words(num_points: int) -> str:
     return f" Of each {neighbours(num_points, MOST_POINTS)} neighbouring points the lowest and the highest are drawn."
 
 
+def thin(values: Sequence[float | None], most: int) -> list[int]:
+    """Return the indices of about `most` points, in order: of each run of neighbours the lowest and the highest.
+
+    First and last stay, and one gap (None) of each run, so a hole in the data stays a hole in the picture.
+    """
+    if len(values) <= most:
+        return list(range(len(values)))
+    size = neighbours(len(values), most)
+    kept = {0, len(values) - 1}
+    for begin in range(0, len(values), size):
+        kept.update(_extremes(values, range(begin, min(begin + size, len(values)))))
+    return sorted(kept)
+
+
+def neighbours(num_values: int, most: int) -> int:
+    """Return how many neighbouring values share one pair of points when `num_values` are thinned to `most`."""
+    return max(1, -(-2 * num_values // most))
+
+
+def _extremes(values: Sequence[float | None], indices: range) -> set[int]:
+    known = [(value, index) for index in indices if (value := values[index]) is not None]
+    kept = {min(known)[1], max(known)[1]} if known else set()
+    gap = next((index for index in indices if values[index] is None), None)
+    return kept if gap is None else kept | {gap}
+
+
 def _drawn(value: float, digits: int = 6) -> float:
     """Round to what a screen can show, to keep the page small; NaN stays NaN and is refused later."""
     return float(f"{value:.{digits}g}")
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """One bar; its figure is known."""
+
+    name: str
+    figure: Figure
+    color: str
+
+
+def interval_bars(*, title: str, bars: Sequence[Bar], x_title: str, how_to_read: str) -> Chart:
+    """Return bars of figures of one unit, in this order from the top; there is at least one."""
+    largest = max(abs(bar.figure.high or bar.figure.value or 0.0) for bar in bars)
+    scale, unit = axis_scale(bars[0].figure.unit, largest)
+    trace = bar_trace(
+        name="",
+        color=[bar.color for bar in bars],
+        x=[(bar.figure.value or 0.0) / scale for bar in bars],
+        words=[f"{bar.name}: {with_interval(bar.figure)}" for bar in bars],
+    )
+    layout = bar_layout(f"{unit} {x_title}", [f"{bar.name}  {figure_text(bar.figure)}" for bar in bars])
+    return Chart(
+        title=title,
+        traces=(trace | whiskers([bar.figure for bar in bars], scale),),
+        layout={**layout, "showlegend": False, "bargap": 0.35},
+        height=height(28 * len(bars), num_names=0),
+        how_to_read=how_to_read,
+        alternative=" ".join(f"{bar.name}: {with_interval(bar.figure)}." for bar in bars),
+    )
+
+
+class StackedBar(msgspec.Struct, frozen=True, kw_only=True):
+    """One bar: the share of each part, and how long that is; a part that is missing is unknown, or nothing."""
+
+    name: str
+    ratios: Mapping[str, float]
+    amounts: Mapping[str, str]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One colour of the bars: its key in a row, its name and (colour, ink on it)."""
+
+    key: str
+    name: str
+    colors: tuple[str, str]
+
+
+def share_bars(
+    *, title: str, whole: str, rows: Sequence[StackedBar], parts: Sequence[Part], how_to_read: str, is_full: bool = True
+) -> Chart:
+    """Return bars of the shares of `whole`; of many rows the first ones, which the words say.
+
+    `is_full`: the axis reaches to 100% whatever the bars do.
+    """
+    drawn = rows[:MOST_ROWS]
+    layout = bar_layout(f"% of {whole}", [clipped(row.name, LONGEST_ROW_NAME) for row in drawn])
+    if is_full:
+        layout["xaxis"]["range"] = [0, 100]
+    left_out = f" Drawn: the first {len(drawn)} of {units.whole(len(rows))}." if len(drawn) < len(rows) else ""
+    return Chart(
+        title=title,
+        traces=tuple(_part_bar(part, drawn) for part in parts),
+        layout={**layout, "barmode": "stack", "bargap": 0.35},
+        height=height(28 * len(drawn), num_names=len(parts)),
+        how_to_read=how_to_read + left_out,
+        alternative=" ".join(_row_words(row, parts) for row in drawn),
+    )
+
+
+def _part_bar(part: Part, rows: Sequence[StackedBar]) -> dict[str, Any]:
+    ratios = [row.ratios.get(part.key, 0.0) for row in rows]
+    return stacked_part(
+        name=part.name,
+        colors=part.colors,
+        y=[*range(len(rows))],
+        x=[100 * ratio for ratio in ratios],
+        ratios=ratios,
+        words=[
+            f"{row.name}, {part.name}: {units.share(ratio)}, {row.amounts.get(part.key, units.seconds(0))}"
+            for row, ratio in zip(rows, ratios, strict=True)
+        ],
+    )
+
+
+def _row_words(row: StackedBar, parts: Sequence[Part]) -> str:
+    shown = [f"{part.name} {units.share(ratio)}" for part in parts if (ratio := row.ratios.get(part.key))]
+    return f"{row.name}: {', '.join(shown) or 'nothing'}."

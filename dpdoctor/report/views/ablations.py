@@ -8,7 +8,7 @@ from dpdoctor.analysis import AblationSummary, CrossCheck, Diagnosis, Figure, Mo
 from dpdoctor.catalog import ABLATION_BY_NAME
 from dpdoctor.report.blocks import Absent, Block, Callout, Cell, Chart, Column, Fold, Note, OfMode, Table, View
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.drawing.bars import Bar, interval_bars
+from dpdoctor.report.drawing.charts import Bar, interval_bars
 from dpdoctor.report.text import (
     NOTHING,
     absent,

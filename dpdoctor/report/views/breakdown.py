@@ -13,7 +13,7 @@ from dpdoctor.analysis.breakdown import Spent, spent, together
 from dpdoctor.digest import HOST, PHASES, DeviceDigest
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Note, Paragraph, Table, View
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.drawing.bars import MOST_ROWS, Part, StackedBar, share_bars
+from dpdoctor.report.drawing.charts import MOST_ROWS, Part, StackedBar, share_bars
 from dpdoctor.report.text import NOTHING, amount_cell, figure_text
 from dpdoctor.report.traces.traced import TracedMode, by_mode, damage, is_trace_run, not_measured, traced_modes
 from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds, time_cell

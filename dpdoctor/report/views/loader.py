@@ -29,9 +29,8 @@ from dpdoctor.report.blocks import (
     View,
 )
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.drawing.bars import Bar, Part, StackedBar, interval_bars, share_bars
-from dpdoctor.report.loading.fetch_boxes import fetch_boxes
-from dpdoctor.report.loading.predicted import predicted_step
+from dpdoctor.report.drawing.charts import Bar, Part, StackedBar, interval_bars, share_bars
+from dpdoctor.report.drawing.loader_charts import fetch_boxes, predicted_step
 from dpdoctor.report.text import (
     absent_of,
     amount_cell,

@@ -81,7 +81,7 @@ def _bucket_chart(rank: TracedRank, whose: str) -> Chart:
 
 
 def _bucket_bar(name: str, color: str, values_ns: Sequence[int], scale: float) -> dict[str, Any]:
-    drawn = charts.bar(
+    drawn = charts.bar_trace(
         name=name,
         color=color,
         x=[value * NS / scale for value in values_ns],
@@ -159,7 +159,7 @@ def _unit_chart(found: Sequence[ShardUnit], whose: str) -> Chart:
     return Chart(
         title=f"Units of FSDP on {whose}",
         traces=(
-            charts.bar(
+            charts.bar_trace(
                 name="",
                 color=charts.VERMILION,
                 x=[one.exposed_ns * NS / scale for one in drawn],

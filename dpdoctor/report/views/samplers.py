@@ -11,10 +11,22 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Rank, Sample
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Paragraph, Table, View
-from dpdoctor.report.drawing import charts, lanes
-from dpdoctor.report.drawing.series import Curve, Panel, gained, grouped, kind_of, panels, unit_of, unknowns, words_of
-from dpdoctor.report.drawing.step_chart import logarithmic_axis
-from dpdoctor.report.drawing.strips import Strip, strip_chart, throttle_strip
+from dpdoctor.report.drawing import charts
+from dpdoctor.report.drawing.step_chart import logarithmic_axis, shade, unmeasured
+from dpdoctor.report.drawing.strips import (
+    Curve,
+    Panel,
+    Strip,
+    gained,
+    grouped,
+    kind_of,
+    panels,
+    strip_chart,
+    throttle_strip,
+    unit_of,
+    unknowns,
+    words_of,
+)
 from dpdoctor.report.launches import NamedLaunch, by_launch, launches
 from dpdoctor.report.text import amount, amount_cell
 from dpdoctor.report.traces.traced import is_profile
@@ -121,14 +133,14 @@ def _chart(
     """Yield the strips of readings below that of the steps; nothing where there is neither."""
     origin_ns, ranks = named.origin_ns, _with_steps(named)
     strips = [*([steps] if steps else []), *(_strip(shown) for _, shown, _ in found), *([reasons] if reasons else [])]
-    bands = lanes.unmeasured(ranks[0], ranks, origin_ns) if ranks else []
+    bands = unmeasured(ranks[0], ranks, origin_ns) if ranks else []
     hints = [_HINTS[panel.kind, panel.unit] for panel, _, _ in found if (panel.kind, panel.unit) in _HINTS]
     words = [_words(curve, shown.unit) for _, shown, _ in found for curve in shown.curves]
     if strips:
         yield strip_chart(
             title=title,
             strips=strips,
-            shapes=[lanes.shade(begin, end) for _, begin, end in bands],
+            shapes=[shade(begin, end) for _, begin, end in bands],
             how_to_read=" ".join([HOW_TO_READ, *hints]) + _thinned(found),
             alternative=" ".join([*_longest_step(ranks), *words, *([reason_words] if reason_words else [])]),
         )

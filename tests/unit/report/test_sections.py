@@ -32,7 +32,8 @@ from dpdoctor.report.comparison import views as comparison_views
 from dpdoctor.report.documents import comparison
 from dpdoctor.report.documents import run as run_document
 from dpdoctor.report.documents.run import of_run
-from dpdoctor.report.drawing import slow_steps, strips
+from dpdoctor.report.drawing import strips
+from dpdoctor.report.drawing.step_chart import NO_OUTLIER, OUTLIER_RULE
 from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.views import samplers
 from dpdoctor.report.words import clauses, standing, verdict
@@ -236,7 +237,7 @@ class TestSteps:
 
     def test_without_one_the_rule_is_told_all_the_same(self) -> None:
         said = [block.text for block in only(Paragraph, build("steps", runs.gpu_run()))]
-        assert said.count(f"{slow_steps.NONE} {slow_steps.RULE}") == 2
+        assert said.count(f"{NO_OUTLIER} {OUTLIER_RULE}") == 2
 
     def test_windows_of_ablations_have_a_lane(self) -> None:
         steps = [records.step(100, step=i, window=1 + i // 5, begin_ns=i * 100 * records.MS) for i in range(10)]
@@ -283,7 +284,7 @@ class TestSamplers:
         assert "kernel ran" in of_gpu[0]
         assert [title.rpartition(", ")[2] for title in of_gpu] == ["%", "W", "MHz", "°C"]
         assert all(title.startswith("GPU: ") for title in (*of_gpu, others))
-        assert lowered == strips.TITLE
+        assert lowered == strips.THROTTLE_TITLE
         running = next(trace for trace in chart.traces if trace["name"] == "gpu0 kernel running")
         assert running["y"][0] == pytest.approx(91)
         assert (running["yaxis"], chart.layout["xaxis"]["anchor"]) == ("y2", "y7")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from dpdoctor.report.drawing.step_histogram import LEAST_STEPS, MOST_NAMED, bins, step_histogram, steps_of
 from dpdoctor.report.launches import NamedLaunch
+from dpdoctor.report.views.steps import LEAST_STEPS, MOST_NAMED, bins, step_histogram, steps_of
 from tests.builders.records import launch, rank, step, window
 
 

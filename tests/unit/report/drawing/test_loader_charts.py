@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dpdoctor.report.loading.fetch_boxes import MOST_BOXES, MOST_POINTS, fetch_boxes
+from dpdoctor.report.drawing.loader_charts import MOST_BOXES, MOST_POINTS, fetch_boxes
 from tests.builders.figures import figures
 
 # 1–101 ms: the quantiles are round.

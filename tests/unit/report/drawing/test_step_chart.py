@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dpdoctor.report.drawing import lanes
+from dpdoctor.report.drawing.step_chart import with_windows
 from tests.builders.records import rank, step, window
 
 WARMUP, PROOF, MEASURE, TRACE = range(4)
@@ -14,7 +14,7 @@ def names(*of_windows: tuple[int, float]) -> list[tuple[str, float, str]]:
         steps.append(step(ms, window=number, begin_ns=int(begin * 1e6)))
         begin += ms
     shown = rank(steps, [window(1, window=number, kind=kind) for number, kind in enumerate(kinds)])
-    layout = lanes.with_windows({"xaxis": {}, "yaxis": {}}, shown, [shown], 0, has_lanes=False)
+    layout = with_windows({"xaxis": {}, "yaxis": {}}, shown, [shown], 0, has_lanes=False)
     return [(found["text"], found["x"], found["xanchor"]) for found in layout["annotations"]]
 
 
