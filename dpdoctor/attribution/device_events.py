@@ -1,6 +1,11 @@
-"""What ran on each device, and which call of the host launched it."""
+"""What ran on each device, what of it communicates, computes or copies, and which call of the host launched it.
+
+Without a device the host itself is one: what its training thread computes, less its waiting for collectives.
+"""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import msgspec
 import numpy as np
@@ -8,10 +13,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.callers import launches, queued_by
-from dpdoctor.attribution.host_waits import waits
-from dpdoctor.attribution.intervals import Spans, complement, pieces
-from dpdoctor.attribution.parts import Part, parts
+from dpdoctor.attribution.host_events import host_rows, is_inside, launches, of_same_id, queued_by, running_at
+from dpdoctor.attribution.intervals import (
+    Spans,
+    complement,
+    contains,
+    intersect,
+    lengths_within,
+    merge,
+    pieces,
+    subtract,
+)
 from dpdoctor.digest import HOST
 from dpdoctor.trace.model import ON_DEVICE, UNKNOWN, Events, Kind, Trace
 
@@ -96,7 +108,7 @@ def _on_host(trace: Trace, training_thread: int) -> DeviceEvents:
     call = rows.copy()
     call[is_comm] = queued_by(trace, rows[is_comm], operators)
     part = np.where(is_comm, Part.COMM, Part.COMPUTE).astype(np.int8)
-    used, spans = _cut(events.spans_of(rows), is_comm, is_compute, waits(trace, training_thread))
+    used, spans = _cut(events.spans_of(rows), is_comm, is_compute, collective_waits(trace, training_thread))
     unseen = np.full(len(used), NEVER_SEEN, np.int64)
     found = _joined(trace, HOST, rows[used], part=part[used], call=call[used], unseen=unseen)
     return replace(found, events=replace(found.events, begin_ns=spans[:, 0], end_ns=spans[:, 1]))
@@ -133,3 +145,163 @@ def _joined(
         call_end_ns=np.where(is_known, events.end_ns[call], unseen),
         call_thread=np.where(is_known, events.thread[call], np.int32(UNKNOWN)),
     )
+
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+# Searched for anywhere in a name, in any case: kernels are templates, so the word may stand far from the begin. The
+# second line is torch's symmetric memory; not "symm" alone, which is also a matrix product of BLAS. The third is what
+# NVSHMEM launches for its host calls, and Transformer Engine's, the last DeepEP, mangled or not: but not
+# `cdpsk::ep::CUB_`, which are plain scans.
+COMM_KERNEL = (
+    r"nccl|rccl|cross_device_reduce|nvshmem|rocshmem|oneccl|msccl|"
+    r"symmetric_memory|symm_mem|multimem_|(?:one|two)_shot_all_|"
+    r"_on_stream_kernel|userbuffers|"
+    r"(?<![a-z])(?:deep_ep|dpsk::ep::|dpsk2ep)"
+)
+_CALLS = (marks.COMM_CALL, marks.COMM_RECORD, marks.COMM_ANNOTATION)
+
+
+def named_communication(trace: Trace, pattern: str | None) -> Mask:
+    """Return bool[n]: which events are kernels whose name is known, or that `pattern` finds something in."""
+    is_named = trace.named(COMM_KERNEL)
+    if pattern is not None:
+        is_named = is_named | trace.named(pattern)
+    return np.asarray((trace.events.kind == Kind.KERNEL) & is_named[trace.events.name])
+
+
+def communicating(trace: Trace, pattern: str | None) -> Mask:
+    """Return bool[n]: which events are kernels that communicate, as far as the trace tells.
+
+    Besides those of `named_communication`, what carries the metadata of a collective, and what the host's call of one
+    launched, but not what an operator inside of that call did. Others of the same name are alike where nothing else
+    launched any of them.
+    """
+    found = named_communication(trace, pattern)
+    others = np.flatnonzero((trace.events.kind == Kind.KERNEL) & ~found)
+    calls = [host_rows(trace, sign) for sign in _CALLS]
+    if not len(others) or not (trace.collectives or any(map(len, calls))):
+        return found
+    launch = launches(trace.events, others)
+    is_told = _described(trace)[others] | _launched_by(trace, calls, launch)
+    is_told |= (launch == UNKNOWN) & _of_same_record(trace, others)
+    names, num = trace.events.name[others], len(trace.names)
+    told, launched = (np.bincount(names[which], minlength=num) for which in (is_told, is_told | (launch != UNKNOWN)))
+    found[others] = is_told | ((told > 0) & (told == launched))[names]
+    return found
+
+
+def _described(trace: Trace) -> Mask:
+    described = np.zeros(len(trace.events), bool)
+    described[[c.row for c in trace.collectives if c.name is not None]] = True
+    return described
+
+
+def _of_same_record(trace: Trace, rows: Rows) -> Mask:
+    """Return bool[k]: which kernels have the external id of a record of a collective."""
+    return np.asarray(of_same_id(trace, rows, host_rows(trace, marks.COMM_RECORD)) != UNKNOWN)
+
+
+def _launched_by(trace: Trace, calls: list[Rows], launch: Rows) -> Mask:
+    """Return bool[k]: which launches are made by one of the calls itself."""
+    events = trace.events
+    threads, times = np.where(launch == UNKNOWN, UNKNOWN, events.thread[launch]), events.begin_ns[launch]
+    is_made: Mask = is_inside(events, np.concatenate(calls), threads, times)
+    asked = np.flatnonzero(is_made)
+    if len(asked):
+        is_made[asked] = ~is_inside(events, _operators_within(trace, calls), threads[asked], times[asked])
+    return np.asarray(is_made)
+
+
+def _operators_within(trace: Trace, calls: list[Rows]) -> Rows:
+    """Return the host's operators and annotations that lie in one of the calls and are none themselves."""
+    events = trace.events
+    host = np.setdiff1d(trace.rows(Kind.CPU_OP, Kind.ANNOTATION), np.concatenate(calls))
+    is_within = np.zeros(len(host), bool)
+    for rows in calls:
+        around = running_at(events, rows, events.thread[host], events.begin_ns[host])
+        # Times are in us at best: what is as long as the call may as well be around it.
+        is_shorter = events.duration_ns[host] < events.duration_ns[around]
+        is_within |= (around != UNKNOWN) & is_shorter & (events.end_ns[host] <= events.end_ns[around])
+    return host[is_within]
+
+
+# Of CUDA, ROCm, and XPU, where pageable memory is M.
+_TO_DEVICE = r"HtoD|[HM]2D|HostToDevice|(?:Host|Pageable|Pinned) -> Device"
+
+
+class Part(IntEnum):
+    """The classes of the budget, in the order in which they take time; memsets are compute."""
+
+    COMPUTE = 0
+    COMM = 1
+    H2D = 2
+    COPY = 3
+
+
+def parts(trace: Trace, comm_kernels: str | None = None) -> NDArray[np.int8]:
+    """Return int8[n]: the Part of each event of a device, UNKNOWN for events of the host.
+
+    `comm_kernels`: what kernels that communicate are called, too, as a regular expression.
+    """
+    events = trace.events
+    is_kernel, is_copy = events.kind == Kind.KERNEL, events.kind == Kind.MEMCPY
+    found = np.full(len(events), UNKNOWN, np.int8)
+    found[is_kernel | (events.kind == Kind.MEMSET)] = Part.COMPUTE
+    found[communicating(trace, comm_kernels)] = Part.COMM
+    found[is_copy] = Part.COPY
+    found[is_copy & trace.named(_TO_DEVICE)[events.name]] = Part.H2D
+    return found
+
+
+def collective_waits(trace: Trace, thread: int) -> Spans:
+    """Return when a thread was in a hook and in no operator that it called, waited for a functional collective, or was
+    in an operator that called one and in no other, until it ended.
+
+    In a backward pass the engine's own operators hold the hooks: they are no computing then. Of a device nobody waits
+    here: work for it is queued.
+    """
+    hooks, called = _hooks(trace, thread)
+    events, operators = trace.events, trace.rows(Kind.CPU_OP)
+    is_wait = trace.named(marks.WAIT)[events.name[operators]] & (events.thread[operators] == thread)
+    in_hooks = subtract(hooks, merge(events.spans_of(called)))
+    return merge(in_hooks, events.spans_of(operators[is_wait]), _in_callers(trace, thread))
+
+
+def _in_callers(trace: Trace, thread: int) -> Spans:
+    """Return when a thread was in operators that hold calls of c10d, as autograd functions do, and in none inside.
+
+    Only collectives that ended there, too, were waited for: DDP's hooks just begin theirs. Of functional ones it is
+    known where they are waited for, and compiled regions that hold them compute.
+    """
+    events, operators = trace.events, trace.rows(Kind.CPU_OP)
+    collectives = events.spans_of(host_rows(trace, marks.HOST_COMM))
+    if not len(collectives):
+        return merge()
+    operators = operators[(events.thread[operators] == thread) & ~trace.named(marks.OF_LOOP)[events.name[operators]]]
+    begin_ns, name = events.begin_ns[operators], events.name[operators]
+    is_call = trace.named(marks.COMM_CALL)[name]
+    functional = merge(events.spans_of(operators[trace.named(marks.FUNCTIONAL)[name]]))
+    called_ns = np.sort(begin_ns[is_call & ~contains(functional, begin_ns)])
+    num_before = np.searchsorted(called_ns, np.stack((begin_ns, events.end_ns[operators])))
+    is_holder = ~is_call & (num_before[1] > num_before[0])
+    holders, others = merge(events.spans_of(operators[is_holder])), merge(events.spans_of(operators[~is_holder]))
+    is_held = lengths_within(holders, collectives) == collectives[:, 1] - collectives[:, 0]
+    return intersect(subtract(holders, others), merge(collectives[is_held]))
+
+
+def hook_calls(trace: Trace, thread: int) -> Spans:
+    """Return when a hook was starting collectives on a thread."""
+    _, called = _hooks(trace, thread)
+    return merge(trace.events.spans_of(called[trace.named(marks.COMM_CALL)[trace.events.name[called]]]))
+
+
+def _hooks(trace: Trace, thread: int) -> tuple[Spans, NDArray[np.int64]]:
+    """Return when a thread was in hooks, and the rows of the operators that began there."""
+    events, annotations = trace.events, trace.rows(Kind.ANNOTATION)
+    is_hook = trace.named(marks.FSDP_HOOK)[events.name[annotations]] & (events.thread[annotations] == thread)
+    hooks = merge(events.spans_of(annotations[is_hook]))
+    operators = trace.rows(Kind.CPU_OP)
+    operators = operators[events.thread[operators] == thread]
+    return hooks, operators[contains(hooks, events.begin_ns[operators])]

@@ -1,22 +1,31 @@
-"""What a trace says of each device: its breakdown by step and by phase, host work, memory, launch delay."""
+"""What a trace says of each device: its time by step and by phase, memory, launch delay, a few steps as they ran."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdoctor.attribution import host_waits, marks
-from dpdoctor.attribution.breakdown import Occupancy, idle_by_cause, whole_span, within
-from dpdoctor.attribution.callers import host_rows
-from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.host_activity import Activity
-from dpdoctor.attribution.intervals import Spans, contains, exclusive, intersect, merge, subtract
-from dpdoctor.attribution.nesting import is_inside
-from dpdoctor.attribution.parts import Part
+from dpdoctor.attribution import marks
+from dpdoctor.attribution.breakdown import Activity, Occupancy, idle_by_cause, whole_span, within
+from dpdoctor.attribution.device_events import DeviceEvents, Part, collective_waits, hook_calls
+from dpdoctor.attribution.host_events import host_rows, is_inside
+from dpdoctor.attribution.intervals import Spans, clip, contains, exclusive, intersect, merge, subtract
 from dpdoctor.attribution.steps import HostSteps, step_windows
-from dpdoctor.digest import BETWEEN_PHASES, HOST, HOST_PHASES, PHASES, DeviceDigest, DeviceStep, Quantiles
+from dpdoctor.digest import (
+    BETWEEN_PHASES,
+    HOST,
+    HOST_PHASES,
+    OPERATORS,
+    PHASES,
+    DeviceDigest,
+    DeviceStep,
+    Lane,
+    Quantiles,
+    TracedStep,
+)
 from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
 
@@ -29,7 +38,7 @@ def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
     if device.index != HOST:
         return merge()
     copies = trace.events.spans_of(host_rows(trace, marks.DDP_HANDLING))
-    return merge(copies, host_waits.waits(trace, thread), host_waits.calls(trace, thread))
+    return merge(copies, collective_waits(trace, thread), hook_calls(trace, thread))
 
 
 _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
@@ -220,3 +229,89 @@ def _name(trace: Trace, index: int) -> str:
     if index == HOST:
         return "CPU"
     return trace.devices[index] if 0 <= index < len(trace.devices) else ""
+
+
+# Several, so that ranks that are compared are likely to have kept one of the same number.
+MOST_STEPS = 5
+# No screen shows finer gaps; a lane has at most so many spans.
+FINEST = 600
+_WHAT = {Part.COMPUTE: "compute", Part.COMM: "comm", Part.H2D: "h2d", Part.COPY: "copy"}
+
+
+class _Track(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane over the whole trace, and by step where it is cut."""
+
+    device: int
+    what: str
+    spans: Spans
+    cut: dict[int, tuple[int, int]]
+
+
+def traced_steps(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents]) -> tuple[TracedStep, ...]:
+    """Return the whole steps that are nearest to their median length, by number; empty where none is whole.
+
+    A step's host lanes are cut at the host's begin and end of it, a device's lanes at the device's.
+    """
+    if not observed:
+        return ()
+    windows = step_windows(steps, observed[0])
+    if not len(windows.numbers):
+        return ()
+    lasted = windows.spans[:, 1] - windows.spans[:, 0]
+    nearest = np.argsort(np.abs(lasted - np.median(lasted)), kind="stable")[:MOST_STEPS]
+    tracks = [
+        *_host_tracks(trace, steps, observed[0].index),
+        *(track for one in observed for track in _device_tracks(steps, one)),
+    ]
+    return tuple(_traced_step(number, tracks) for number in sorted(windows.numbers[nearest].tolist()))
+
+
+def _host_tracks(trace: Trace, steps: HostSteps, first_device: int) -> Iterator[_Track]:
+    """Yield what the training thread was at: the phases that the trace marks, else where it ran operators."""
+    cut = dict(zip(steps.numbers.tolist(), map(tuple, steps.spans.tolist()), strict=True))
+    *marked, other = marked_phases(trace, steps).items()
+    if any(len(spans) for _, spans in marked):
+        for what, spans in (*marked, other):
+            yield _Track(device=HOST, what=what, spans=spans, cut=cut)
+    elif first_device != HOST:
+        rows = trace.rows(Kind.CPU_OP, Kind.RUNTIME)
+        rows = rows[(trace.events.thread[rows] == steps.thread) & ~trace.named(marks.OF_LOOP)[trace.events.name[rows]]]
+        yield _Track(device=HOST, what=OPERATORS, spans=merge(trace.events.spans_of(rows)), cut=cut)
+
+
+def _device_tracks(steps: HostSteps, device: DeviceEvents) -> Iterator[_Track]:
+    windows = step_windows(steps, device)
+    cut = dict(zip(windows.numbers.tolist(), map(tuple, windows.spans.tolist()), strict=True))
+    for part, what in _WHAT.items():
+        spans = merge(device.events.spans_of(device.part == part))
+        if len(spans):
+            yield _Track(device=device.index, what=what, spans=spans, cut=cut)
+
+
+def _traced_step(number: int, tracks: Sequence[_Track]) -> TracedStep:
+    ours = [(track, *track.cut[number]) for track in tracks if number in track.cut]
+    begin, end = min(begin for _, begin, _ in ours), max(end for _, _, end in ours)
+    finest = (end - begin) // FINEST
+    cut = ((track, clip(track.spans, first, last)) for track, first, last in ours)
+    return TracedStep(
+        step=number,
+        begin_ns=begin,
+        duration_ns=end - begin,
+        finest_ns=finest,
+        lanes=tuple(
+            Lane(
+                device=track.device,
+                what=track.what,
+                spans_ns=tuple((_without_gaps(spans, finest) - begin).ravel().tolist()),
+            )
+            for track, spans in cut
+            if len(spans)
+        ),
+    )
+
+
+def _without_gaps(spans: Spans, finest_ns: int) -> Spans:
+    """Return the spans, those joined between which there is less than `finest_ns`."""
+    is_gap = spans[1:, 0] - spans[:-1, 1] >= max(1, finest_ns)
+    first, last = np.concatenate(([True], is_gap)), np.concatenate((is_gap, [True]))
+    return np.stack((spans[first, 0], spans[last, 1]), axis=1)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from dpdoctor.attribution import tables
-from dpdoctor.attribution.bandwidth import collective_sizes, small_calls
-from dpdoctor.attribution.breakdown import occupancy
-from dpdoctor.attribution.collective_calls import calls, local_causes
-from dpdoctor.attribution.collectives import collectives
-from dpdoctor.attribution.data_parallel import data_parallel_cost
-from dpdoctor.attribution.ddp_buckets import buckets
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdoctor import units
+from dpdoctor.attribution import marks
+from dpdoctor.attribution.breakdown import activities, occupancy
+from dpdoctor.attribution.collectives import call_columns, collective_sizes, collectives, local_causes, small_calls
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
-from dpdoctor.attribution.devices import devices, idle_causes
-from dpdoctor.attribution.fsdp_units import shard_units
-from dpdoctor.attribution.host_activity import activities
+from dpdoctor.attribution.devices import devices, idle_causes, traced_steps
+from dpdoctor.attribution.host_events import self_times
 from dpdoctor.attribution.replay import replay
 from dpdoctor.attribution.steps import HostSteps, host_steps, step_windows
-from dpdoctor.attribution.traced_steps import traced_steps
 from dpdoctor.attribution.unknown_communication import why_unknown
-from dpdoctor.digest import HOST, Digest, NotMeasured
-from dpdoctor.trace.model import Trace
+from dpdoctor.attribution.wrappers import buckets, data_parallel_cost, shard_units
+from dpdoctor.digest import HOST, Digest, NamedTime, NotMeasured
+from dpdoctor.trace.model import Kind, Trace
 from dpdoctor.trace.reader import read
 from dpdoctor.trace.stream import MAX_BYTES
 
@@ -62,10 +62,10 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         step_source=steps.source,
         num_events=len(trace.events),
         devices=devices(trace, steps, observed, used, idle),
-        kernels=tables.kernels(trace, observed),
-        operators=tables.operators(trace),
+        kernels=kernel_times(trace, observed),
+        operators=operator_times(trace),
         collectives=collective_sizes(found),
-        calls=calls(found, windows, causes),
+        calls=call_columns(found, windows, causes),
         small_calls=small_calls(found),
         buckets=buckets(trace, steps, observed, found),
         shard_units=shard_units(trace, steps, observed, found),
@@ -88,3 +88,64 @@ def _not_measured(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvent
         yield NotMeasured(what="steps, units of FSDP, costs of DataParallel", reason=reason)
     if not len(trace.memory):
         yield NotMeasured(what="memory", reason="the trace was recorded without profile_memory")
+
+
+MAX_ROWS = 100
+MAX_CHARACTERS = 100_000  # of all names of a table: templates make kernel names as long as they like
+
+
+def kernel_times(trace: Trace, devices: Sequence[DeviceEvents]) -> tuple[NamedTime, ...]:
+    """Return by device the names with most time on it, copies and memsets among them; the others in one last row."""
+    found: list[NamedTime] = []
+    for device in devices:
+        if device.index != HOST:
+            events = device.events
+            found += _table(trace, events.name, events.duration_ns, device=device.index)
+    return tuple(found)
+
+
+def operator_times(trace: Trace) -> tuple[NamedTime, ...]:
+    """Return the operators with most time of their own, on all threads; the others in one last row.
+
+    The total of an operator that calls itself counts the inner calls again.
+    """
+    rows = trace.rows(Kind.CPU_OP)
+    rows = rows[~trace.named(marks.OF_LOOP)[trace.events.name[rows]]]
+    rows = rows[np.argsort(trace.events.thread[rows], kind="stable")]
+    events = trace.events[rows]
+    own = np.zeros(len(rows), np.int64)
+    edges = np.flatnonzero(np.diff(events.thread, prepend=-1, append=-1)).tolist()
+    for first, last in pairwise(edges):
+        own[first:last] = self_times(events.begin_ns[first:last], events.end_ns[first:last])
+    return tuple(_table(trace, events.name, events.duration_ns, own))
+
+
+def _table(
+    trace: Trace,
+    names: NDArray[np.int32],
+    total_ns: NDArray[np.int64],
+    self_ns: NDArray[np.int64] | None = None,
+    *,
+    device: int = HOST,
+) -> list[NamedTime]:
+    """Return one row per name, most time first."""
+    count = np.bincount(names)
+    total = np.bincount(names, total_ns)  # exact up to 2**53 ns, a hundred days
+    own = total if self_ns is None else np.bincount(names, self_ns)
+    order = np.flatnonzero(count)
+    order = order[np.argsort(-own[order], kind="stable")]
+
+    def row(name: str, which: NDArray[np.int64]) -> NamedTime:
+        return NamedTime(
+            name=name,
+            count=int(count[which].sum()),
+            total_ns=int(total[which].sum()),
+            self_ns=None if self_ns is None else int(own[which].sum()),
+            device=device,
+        )
+
+    length = np.cumsum([len(trace.names[number]) for number in order[:MAX_ROWS].tolist()])
+    num_rows = max(1, int(np.searchsorted(length, MAX_CHARACTERS, side="right")))
+    found = [row(trace.names[number], order[at : at + 1]) for at, number in enumerate(order[:num_rows].tolist())]
+    others = order[num_rows:]
+    return [*found, row(f"({units.count(len(others), 'other')})", others)] if len(others) else found

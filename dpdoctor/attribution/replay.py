@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.callers import host_rows
+from dpdoctor.attribution.breakdown import SYNC, TO_HOST
 from dpdoctor.attribution.device_events import DeviceEvents
-from dpdoctor.attribution.host_activity import SYNC, TO_HOST
-from dpdoctor.attribution.nesting import is_inside
+from dpdoctor.attribution.host_events import host_rows, is_inside
 from dpdoctor.attribution.steps import HostSteps
 from dpdoctor.digest import HOST, Replay
 from dpdoctor.trace.model import UNKNOWN, Kind, Trace

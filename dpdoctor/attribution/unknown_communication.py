@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.attribution import marks
-from dpdoctor.attribution.callers import host_rows
-from dpdoctor.attribution.device_events import DeviceEvents
+from dpdoctor.attribution.device_events import DeviceEvents, Part, named_communication
+from dpdoctor.attribution.host_events import host_rows, is_inside
 from dpdoctor.attribution.intervals import intersect, length, merge
-from dpdoctor.attribution.nesting import is_inside
-from dpdoctor.attribution.parts import Part, named
 from dpdoctor.digest import HOST, MOST_SUSPECTS, NAME_THEM, kernel_words, nothing_known
 from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
@@ -111,7 +109,7 @@ def _nothing(trace: Trace, devices: Sequence[DeviceEvents], comm_kernels: str | 
 def _num_doubtful(trace: Trace, device: DeviceEvents, comm_kernels: str | None) -> int:
     """Return how many kernels of which nothing is known are on streams of communication that no name tells."""
     events, is_comm = device.events, device.part == Part.COMM
-    unnamed = is_comm & ~named(trace, comm_kernels)[device.rows]
+    unnamed = is_comm & ~named_communication(trace, comm_kernels)[device.rows]
     if not unnamed.any():
         return 0
     streams = np.setdiff1d(events.stream[unnamed], events.stream[~is_comm & (device.call != UNKNOWN)])

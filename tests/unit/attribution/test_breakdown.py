@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdoctor.attribution.breakdown import idle_by_cause, occupancy, whole_span, within
+from dpdoctor.attribution.breakdown import activities, idle_by_cause, occupancy, whole_span, within
 from dpdoctor.attribution.device_events import device_events
-from dpdoctor.attribution.host_activity import activities
 from dpdoctor.attribution.steps import training_thread
 from dpdoctor.digest import HOST, Breakdown
 from dpdoctor.trace.model import Kind

@@ -1,16 +1,17 @@
-"""The whole digest: what stays small for any trace, and what it says that it cannot tell."""
+"""The whole digest: what stays small for any trace, its tables, and what it says that it cannot tell."""
 
 from __future__ import annotations
 
 import msgspec
 
 from dpdoctor import rundir
-from dpdoctor.attribution.collective_calls import MAX_CALLS
+from dpdoctor.attribution.collectives import MAX_CALLS
+from dpdoctor.attribution.device_events import device_events
 from dpdoctor.attribution.devices import MAX_STEPS
-from dpdoctor.attribution.digesting import digest
-from dpdoctor.attribution.tables import MAX_CHARACTERS, MAX_ROWS
-from dpdoctor.digest import Digest
-from tests.builders.traces import Recording
+from dpdoctor.attribution.digesting import MAX_CHARACTERS, MAX_ROWS, digest, kernel_times, operator_times
+from dpdoctor.digest import Digest, NamedTime
+from dpdoctor.trace.model import Kind, Trace
+from tests.builders.traces import AUTOGRAD, MAIN, US, Recording
 
 MEGABYTE = 1_000_000
 
@@ -53,3 +54,60 @@ def test_what_a_trace_cannot_tell_is_named() -> None:
     assert "ProfilerStep#" in steps
     assert "Optimizer.step#" in steps
     assert "time breakdown" not in told
+
+
+HOSTILE = "</script><b>" + "核" * 5000
+
+
+def of_kernels(trace: Trace) -> tuple[NamedTime, ...]:
+    return kernel_times(trace, device_events(trace, MAIN))
+
+
+def test_kernels_are_added_up_by_name_on_each_device() -> None:
+    recording = Recording()
+    recording.kernel(0, 10, HOSTILE)
+    recording.kernel(5, 30, "gemm")
+    recording.kernel(20, 30, HOSTILE)
+    recording.kernel(0, 10, "gemm", device=1)
+    recording.on_device(Kind.MEMCPY, "Memcpy HtoD", 0, 2)
+    assert of_kernels(recording.trace()) == (
+        NamedTime(name="gemm", count=1, total_ns=25 * US, device=0),
+        NamedTime(name=HOSTILE, count=2, total_ns=20 * US, device=0),
+        NamedTime(name="Memcpy HtoD", count=1, total_ns=2 * US, device=0),
+        NamedTime(name="gemm", count=1, total_ns=10 * US, device=1),
+    )
+
+
+def test_a_hundred_names_have_their_row_and_the_others_one() -> None:
+    recording = Recording()
+    for number in range(MAX_ROWS + 3):
+        recording.kernel(0, 1000 - number, f"kernel {number}")
+    table = of_kernels(recording.trace())
+    assert [row.name for row in table[:MAX_ROWS]] == [f"kernel {number}" for number in range(MAX_ROWS)]
+    assert table[MAX_ROWS:] == (NamedTime(name="(3 others)", count=3, total_ns=(900 + 899 + 898) * US, device=0),)
+
+
+def test_operators_have_time_of_their_own_on_every_thread() -> None:
+    recording = Recording()
+    recording.op("aten::linear", 0, 10)
+    recording.op("aten::addmm", 2, 9)
+    recording.op("aten::addmm", 1, 5, thread=AUTOGRAD)  # beside, not inside
+    recording.span("log", 3, 4)
+    assert operator_times(recording.trace()) == (
+        NamedTime(name="aten::addmm", count=2, total_ns=11 * US, self_ns=11 * US),
+        NamedTime(name="aten::linear", count=1, total_ns=10 * US, self_ns=3 * US),
+    )
+
+
+def test_the_loops_own_spans_of_2021_are_no_operators() -> None:
+    recording = Recording()
+    recording.op("ProfilerStep#1", 0, 100)
+    recording.op("aten::mm", 10, 20)
+    assert [row.name for row in operator_times(recording.trace())] == ["aten::mm"]
+
+
+def test_without_events_tables_are_empty() -> None:
+    assert operator_times(Recording().trace()) == ()
+    recording = Recording()
+    recording.op("aten::mm", 0, 1)
+    assert of_kernels(recording.trace()) == ()  # the host has none
