@@ -1,4 +1,4 @@
-"""The command line: one file per verb. A verb parses, calls one function and prints."""
+"""The command line: one file per verb. A verb parses, calls one function and prints; its help has headings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,37 @@ import click
 
 from dpdoctor import cli, plugins, redact
 from dpdoctor.version import __version__
+
+# Options by heading, in the order in which help shows them; what is in none comes last.
+_SECTIONS = {
+    "Run": ("module", "seed", "seed_per_rank", "timeout", "allow_writes", "wall", "then", "keep_going"),
+    "Modes": ("modes", "nproc", "launcher", "dp_devices", "batch", "fsdp_wrap", "no_baseline"),
+    "Compare": ("base", "head", "baseline", "exact", "tolerance", "quick", "max_pairs", "pairs", "calibrations"),
+    "Measure": (
+        *("time_budget", "rounds", "steps", "warmup", "repeat", "ablations", "trace_steps", "no_control", "explain"),
+        *("samples_per_step", "comm_kernels", "shard", "processes", "max_bytes"),
+    ),
+    "Output": ("out", "as_format", "plotlyjs", "open_page", "quiet", "verbose"),
+}
+_OTHER = "Options"
+
+
+class Verb(click.Command):
+    """A command whose options have headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, a section for each heading that has some."""
+        order = {name: (section, place) for section, names in _SECTIONS.items() for place, name in enumerate(names)}
+        found: dict[str, list[tuple[int, tuple[str, str]]]] = {section: [] for section in (*_SECTIONS, _OTHER)}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if record is not None:
+                section, place = order.get(option.name or "", (_OTHER, 0))
+                found[section].append((place, record))
+        for section, records in found.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl([record for _, record in sorted(records)])
 
 
 class Verbs(click.Group):

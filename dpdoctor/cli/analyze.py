@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from dpdoctor import redact, rundir, units
-from dpdoctor.cli import _options, _report
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb, _options, _report
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, TraceError, UsageError
 from dpdoctor.launch import machine

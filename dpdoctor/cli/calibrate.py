@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 
 from dpdoctor import rundir
-from dpdoctor.cli import _checkouts, _options, _report, _start
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb, _checkouts, _options, _report, _start
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from dpdoctor import rundir
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb
 from dpdoctor.errors import UsageError
 
 if TYPE_CHECKING:

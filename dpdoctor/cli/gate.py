@@ -13,8 +13,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from dpdoctor import rundir
-from dpdoctor.cli import _checkouts, _options, _report
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb, _checkouts, _options, _report
 from dpdoctor.errors import UsageError
 from dpdoctor.launch import interruption
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from dpdoctor import rundir
-from dpdoctor.cli import _options, _plan, _report, _start
-from dpdoctor.cli._help import Renamed, Verb
+from dpdoctor.cli import Verb, _options, _plan, _report, _start
 from dpdoctor.errors import BaselineError, InterruptedByError, ModeFailedError
 from dpdoctor.launch import interruption, launcher
 from dpdoctor.records import LaunchRecord
@@ -20,6 +19,15 @@ from dpdoctor.spec import NATIVE, RunHeader, RunSpec, starts_its_ranks
 
 if TYPE_CHECKING:
     from dpdoctor.analysis import Diagnosis
+
+
+class _Renamed(click.Option):
+    """An option that still takes its former name, the last of its names, which help leaves out."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option as help shows it."""
+        record = super().get_help_record(ctx)
+        return record and (record[0].replace(f", {self.opts[-1]}", ""), record[1])
 
 
 @click.command(
@@ -49,7 +57,7 @@ if TYPE_CHECKING:
     "--ablations",
     "--arms",
     "ablations",
-    cls=Renamed,
+    cls=_Renamed,
     default="all",
     show_default=True,
     metavar="NAMES",

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from dpdoctor.cli import _report
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb, _report
 
 
 @click.command(cls=Verb, short_help="Make a run's report and summary anew.")

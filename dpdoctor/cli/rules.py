@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb
 
 if TYPE_CHECKING:
     from dpdoctor.rules import Rule

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dpdoctor.cli._help import Verb
+from dpdoctor.cli import Verb
 from dpdoctor.errors import OutputError, UsageError
 
 _PACKAGE = Path(__file__).parents[1]
