@@ -121,9 +121,9 @@ def _analysed(run: Run) -> Diagnosis:
 def _pack_plotly(place: str) -> None:
     """Pack plotly.js if it goes into the page; beside the analysis, as what packs it lets other threads run."""
     if place != DIRECTORY:
-        from dpdoctor.report import plotlyjs
+        from dpdoctor.report import page
 
-        plotlyjs.script("")
+        page.plotly_script("")
 
 
 def _write(root: Path, analysis: Diagnosis, plotlyjs: str) -> None:
@@ -144,9 +144,9 @@ def _shared_plotly(root: Path) -> str:
 
     A file that is there and is the same is left alone: other reports may be reading it.
     """
-    from dpdoctor.report import plotlyjs
+    from dpdoctor.report import page
 
-    path, data = root.resolve().parent / plotlyjs.FILE, plotlyjs.source().encode()
+    path, data = root.resolve().parent / page.PLOTLY_FILE, page.plotly_source().encode()
     with contextlib.suppress(OSError):
         if path.read_bytes() == data:
             return f"../{path.name}"

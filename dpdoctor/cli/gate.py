@@ -38,9 +38,9 @@ def _write(result: GateResult, directory: Path, head: Path) -> None:
 def _show(result: GateResult, console: Console, as_format: str, head: Path) -> None:
     """Print the result; `head` is the checkout in whose repository GitHub's file names are."""
     if as_format == TERMINAL:
-        from dpdoctor.report.gate import terminal
+        from dpdoctor.report.gate.text import for_terminal
 
-        console.print(terminal.render(result))
+        console.print(for_terminal(result))
     else:
         click.echo(_text(result, as_format, head), nl=False)
 
@@ -48,15 +48,14 @@ def _show(result: GateResult, console: Console, as_format: str, head: Path) -> N
 def _text(result: GateResult, as_format: str, head: Path) -> str:
     """Return the result in a format other than the terminal's."""
     # Late, as all reports are: plotly and scipy take their time.
-    from dpdoctor.report.gate import annotations, junit, markdown
+    from dpdoctor.report.gate import ci
+    from dpdoctor.report.gate.text import for_comment
 
     if as_format == JSON:
         return rundir.indented(result).decode()
     if as_format == MARKDOWN:
-        return markdown.comment(result)
-    return (
-        junit.document(result) if as_format == JUNIT else annotations.commands(result, _repository_of(head.resolve()))
-    )
+        return for_comment(result)
+    return ci.junit(result) if as_format == JUNIT else ci.workflow_commands(result, _repository_of(head.resolve()))
 
 
 def _repository_of(checkout: Path) -> Path:

@@ -169,9 +169,9 @@ def _add_launch_spread(root: Path) -> None:
 
 
 def _explanation(analysis: Diagnosis) -> RenderableType:
-    from dpdoctor.report.formats import explain
+    from dpdoctor.report.formats import terminal
 
-    return explain.explanation(analysis)
+    return terminal.explanation(analysis)
 
 
 def _check_outcomes(records: list[LaunchRecord], spec: RunSpec, *, keep_going: bool, quiet: bool) -> None:

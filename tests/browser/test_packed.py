@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from dpdoctor.report import page, plotlyjs
+from dpdoctor.report import page
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.templates import packed
 from tests.browser.visit import Visit
@@ -33,7 +33,7 @@ def test_plotly_runs_only_once_a_chart_is_near(visit: Callable[..., Visit]) -> N
 
 def test_another_script_in_its_place_does_not_run(visit: Callable[..., Visit]) -> None:
     """The policy knows plotly.js by its hash, also where it is inflated."""
-    html = page.render(of_run(runs.cpu_run())).replace(packed(plotlyjs.source()), packed("document.title = 'taken'"))
+    html = page.render(of_run(runs.cpu_run())).replace(packed(page.plotly_source()), packed("document.title = 'taken'"))
     visited = visit(html)
     visited.page.evaluate(OPEN)
     visited.page.locator(".chart:visible").first.scroll_into_view_if_needed()

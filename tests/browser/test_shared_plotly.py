@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dpdoctor.report import page, plotlyjs
+from dpdoctor.report import page
 from dpdoctor.report.documents.run import of_run
 from tests.browser.visit import Visit, visiting
 from tests.builders import runs
@@ -39,12 +39,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def html() -> str:
-    return page.render(of_run(runs.cpu_run()), plotly_link=f"../{plotlyjs.FILE}")
+    return page.render(of_run(runs.cpu_run()), plotly_link=f"../{page.PLOTLY_FILE}")
 
 
 def share(folder: Path, text: str) -> Path:
     """Write what stands where plotly.js ought to."""
-    file = folder.parent / plotlyjs.FILE
+    file = folder.parent / page.PLOTLY_FILE
     file.write_text(text, encoding="utf-8")
     return file
 
@@ -78,7 +78,7 @@ def visiting_server(browser: Browser, folder: Path, html: str) -> Iterator[Page]
 def test_from_a_file_every_chart_is_drawn_and_nothing_else_is_asked_for(
     browser: Browser, folder: Path, html: str
 ) -> None:
-    shared = share(folder, plotlyjs.source())
+    shared = share(folder, page.plotly_source())
     with visiting(browser, html, folder) as visit:
         assert visit.undrawn() == []
         assert visit.requests == [shared.as_uri()]
@@ -96,7 +96,7 @@ def test_without_it_the_page_says_so_and_tells_the_charts_in_words(
         visit.unfold()
         visit.page.locator(".chart").first.scroll_into_view_if_needed()
         visit.page.locator(NOTICE).wait_for()
-        assert plotlyjs.FILE in visit.page.locator(NOTICE).inner_text()
+        assert page.PLOTLY_FILE in visit.page.locator(NOTICE).inner_text()
         expect_words(visit)
 
 
@@ -108,7 +108,7 @@ def expect_words(visit: Visit) -> None:
 
 
 def test_from_a_server_it_is_checked_by_its_hash(browser: Browser, folder: Path, html: str) -> None:
-    share(folder, plotlyjs.source())
+    share(folder, page.plotly_source())
     with visiting_server(browser, folder, html) as found:
         found.locator("#unfold").click()
         found.locator(".chart").first.scroll_into_view_if_needed()
@@ -126,7 +126,7 @@ def test_from_a_server_another_script_in_its_place_does_not_run(browser: Browser
 
 
 def test_a_script_that_is_not_ours_does_not_run(browser: Browser, folder: Path, html: str) -> None:
-    share(folder, plotlyjs.source())
+    share(folder, page.plotly_source())
     planted = "<script>document.title = 'taken over'</script><script src='planted.js'></script></main>"
     (folder / "planted.js").write_text("document.title = 'taken over'")
     with visiting(browser, html.replace("</main>", planted), folder) as visit:

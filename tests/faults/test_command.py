@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dpdoctor import rundir
-from dpdoctor.report import plotlyjs
+from dpdoctor.report import page
 from tests.commands import dpdoctor
 from tests.faults.conftest import SCRIPTS, SHORT
 
@@ -61,7 +61,7 @@ def test_markdown_alone_on_stdout_and_what_explains_it_on_stderr(tmp_path):
     assert "Plan:" in done.stderr
     assert "single: ok" in done.stderr
     assert "Report: run/report.html" in done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"run", plotlyjs.FILE}
+    assert {path.name for path in tmp_path.iterdir()} == {"run", page.PLOTLY_FILE}
 
 
 def test_quiet_prints_errors_only(profile):

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 import dpdoctor
 from dpdoctor import rundir
 from dpdoctor.cli import main
-from dpdoctor.report import plotlyjs
+from dpdoctor.report import page
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.words.first_screen import first_screen
 from dpdoctor.rules import diagnose
@@ -63,7 +63,7 @@ class TestFormats:
 class TestPlotlyjs:
     def test_it_is_in_the_page_unless_asked_otherwise(self, root: Path) -> None:
         report(root)
-        assert Elements((root / rundir.REPORT).read_text()).plotly == [plotlyjs.source()]
+        assert Elements((root / rundir.REPORT).read_text()).plotly == [page.plotly_source()]
         assert list(root.parent.iterdir()) == [root]
 
     def test_reports_beside_each_other_share_one(self, root: Path) -> None:
@@ -72,31 +72,31 @@ class TestPlotlyjs:
             report(directory, "--plotlyjs", "directory")
             html = (directory / rundir.REPORT).read_text()
             (link,) = re.findall(r'data-link="([^"]*)"', html)
-            assert (directory / link).resolve() == root.parent / plotlyjs.FILE
+            assert (directory / link).resolve() == root.parent / page.PLOTLY_FILE
             assert Elements(html).plotly == []
-        assert {path.name for path in root.parent.iterdir()} == {"run", "other", plotlyjs.FILE}
-        assert (root.parent / plotlyjs.FILE).read_text() == plotlyjs.source()
+        assert {path.name for path in root.parent.iterdir()} == {"run", "other", page.PLOTLY_FILE}
+        assert (root.parent / page.PLOTLY_FILE).read_text() == page.plotly_source()
 
     def test_one_that_is_there_is_left_alone(self, root: Path) -> None:
         report(root, "--plotlyjs", "directory")
-        shared = root.parent / plotlyjs.FILE
+        shared = root.parent / page.PLOTLY_FILE
         os.utime(shared, ns=(1, 1))
         report(root, "--plotlyjs", "directory")
         assert shared.stat().st_mtime_ns == 1
 
     def test_a_damaged_one_is_replaced(self, root: Path) -> None:
-        shared = root.parent / plotlyjs.FILE
+        shared = root.parent / page.PLOTLY_FILE
         shared.write_text("cut sho")
         report(root, "--plotlyjs", "directory")
-        assert shared.read_text() == plotlyjs.source()
+        assert shared.read_text() == page.plotly_source()
 
     def test_the_run_directory_may_be_the_present_one(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(root)
         report(".", "--plotlyjs", "directory")
-        assert (root.parent / plotlyjs.FILE).exists()
+        assert (root.parent / page.PLOTLY_FILE).exists()
 
     def test_a_folder_that_cannot_be_written_is_named(self, root: Path) -> None:
-        (root.parent / plotlyjs.FILE).mkdir()
+        (root.parent / page.PLOTLY_FILE).mkdir()
         done = CliRunner().invoke(main, ["report", str(root), "--plotlyjs", "directory"])
         assert done.exit_code == 1
-        assert f"cannot write {root.parent / plotlyjs.FILE}" in " ".join(done.output.split())
+        assert f"cannot write {root.parent / page.PLOTLY_FILE}" in " ".join(done.output.split())

@@ -16,7 +16,7 @@ from dpdoctor.gate.baselines import Author
 from dpdoctor.gate.model import Calibration
 from dpdoctor.gate.recorded import recorded, workload
 from dpdoctor.records import Run
-from dpdoctor.report.gate import annotations
+from dpdoctor.report.gate import ci
 from tests.builders import launched_runs, run_directories
 from tests.builders.noises import CALIBRATED
 
@@ -184,7 +184,7 @@ def test_a_line_is_named_as_the_repository_has_it(
     project.mkdir(parents=True)
     (tmp_path / "repository" / ".git").touch()  # a worktree has a file
     asked: list[PurePath] = []
-    monkeypatch.setattr(annotations, "commands", lambda _, root: asked.append(root) or "")
+    monkeypatch.setattr(ci, "workflow_commands", lambda _, root: asked.append(root) or "")
     monkeypatch.chdir(project)
     root = run_directories.write(tmp_path / "run", run())
     assert gate(root, *stored, "--format", "github").exit_code == 0

@@ -11,9 +11,8 @@ import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure
-from dpdoctor.report import text
 from dpdoctor.report.blocks import Chart
-from dpdoctor.report.text import clipped, figure_text, with_interval
+from dpdoctor.report.text import amount, clipped, figure_text, with_interval
 
 # More rows in one picture cannot be read; the table has them all.
 MOST_ROWS = 32
@@ -76,7 +75,7 @@ def line(
     """
     kept = thin(y, MOST_POINTS)
     shown = [(x[i], y[i]) for i in kept]
-    labels = ["" if value is None else text.amount(value, unit) for _, value in shown]
+    labels = ["" if value is None else amount(value, unit) for _, value in shown]
     return {
         "type": "scatter",
         "mode": "lines" if len(shown) > 2 else "lines+markers",

@@ -1,17 +1,22 @@
-"""The report for a terminal: the first screen, on 80 columns and a usual run on 26 lines."""
+"""A run for a terminal: the first screen, on 80 columns and a usual run on 26 lines; of traces alone a row per device.
+
+And what `profile --explain` prints: what was done to the script in each mode, and whether it took effect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from rich import box
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from dpdoctor import units
-from dpdoctor.analysis import Diagnosis, RunSummary
+from dpdoctor.analysis import Conversion, Diagnosis, ModeSummary, RunSummary
 from dpdoctor.report.documents import brief
-from dpdoctor.report.formats import trace_terminal
 from dpdoctor.report.formats.console import Wrapped, literal, wrapped
 from dpdoctor.report.text import (
     NOTHING,
@@ -21,18 +26,30 @@ from dpdoctor.report.text import (
     left_alone,
     remarks,
     run_title,
+    sampler_text,
     sentence,
     short_interval,
 )
-from dpdoctor.report.traces.traced import is_trace_run
-from dpdoctor.report.traces.words import stragglers
-from dpdoctor.report.words import standing, verdict
+from dpdoctor.report.traces.traced import TracedMode, is_trace_run, traced_modes
+from dpdoctor.report.traces.words import (
+    FIRST_FIGURE,
+    HEADS,
+    device_rows,
+    devices_left_out,
+    late_steps,
+    read_in_part,
+    reading_notes,
+    stragglers,
+    trace_headline,
+    unreadable,
+)
+from dpdoctor.report.words import clauses, standing, verdict
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
 _STYLES = {"plain": "bold", "good": "bold green", "warn": "bold yellow", "bad": "bold red", "muted": "dim"}
 _PARTS = {DATA: "data", COMPUTE: "comp", COMMUNICATION: "comm", OTHER: "other"}
-_HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
+_MODE_HEADS = ("mode", "samples/s", "speedup", "eff.", "step", *_PARTS.values())
 # Limits stand on so many lines, they and opportunities on so many characters; the report has all of them.
 LIMIT_LINES, LINE = 7, 80
 LEGEND = "~ estimated, \N{LESS-THAN OR EQUAL TO} upper bound; gains do not add up"
@@ -49,7 +66,7 @@ def summary(analysis: Diagnosis) -> RenderableType:
     run = analysis.summary
     screen = first_screen(run)
     if is_trace_run(analysis):
-        return Group(trace_terminal.summary(analysis), *_opportunities(screen))
+        return Group(_of_traces(analysis), *_opportunities(screen))
     head = literal(f"dpdoctor  {run_title(analysis)}", "dim")
     if not standing.shown_modes(run):
         return Group(head, *_troubles(run), *_said(screen), *_limits(analysis, screen))
@@ -78,7 +95,7 @@ def _said(screen: FirstScreen) -> Iterator[RenderableType]:
 def _modes(screen: FirstScreen) -> Iterator[RenderableType]:
     """Yield a row for each mode with figures, then why those have none that changed nothing."""
     measured = [row for row in screen.modes if row.step is not None]
-    cells = [_HEADS, *(_figures(row) for row in measured)] if measured else []
+    cells = [_MODE_HEADS, *(_figures(row) for row in measured)] if measured else []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield Text()
     for number, row in enumerate(cells):
@@ -184,3 +201,88 @@ def _files(run: RunSummary) -> Iterator[str]:
     paths = {file.path for mode in run.modes.values() if mode.conversion for file in mode.conversion.written}
     if paths:
         yield f"{left_alone(len(paths))}; the report lists them. --allow-writes lets it."
+
+
+def _of_traces(analysis: Diagnosis) -> RenderableType:
+    """Return the verdict, the table of devices and what must be known of it; text of a trace is literal."""
+    found = trace_headline(analysis)
+    modes = traced_modes(analysis)
+    lines = [literal(found.sentence, "bold"), literal(found.detail, "dim"), Text()]
+    return Group(*lines, *(part for mode in modes for part in _traced_mode(mode)), *_unreadable(analysis))
+
+
+def _traced_mode(mode: TracedMode) -> Iterator[RenderableType]:
+    rows, more = device_rows(mode), devices_left_out(mode)
+    if rows:
+        yield _device_table(rows)
+    if more:
+        yield literal(more, "dim")
+    yield from _trace_remarks(mode)
+
+
+def _unreadable(analysis: Diagnosis) -> Iterator[Text]:
+    for clause, _ in unreadable(analysis.summary):
+        yield literal(f"\n{clause}; the report has the reasons.", "bold red")
+
+
+def _device_table(rows: list[tuple[str, ...]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column(HEADS[0])
+    table.add_column(HEADS[1], no_wrap=True)
+    for title in HEADS[FIRST_FIGURE:]:
+        table.add_column(title, justify="right", no_wrap=" " not in title)
+    for row in rows:
+        table.add_row(*map(literal, row))
+    return table
+
+
+def _trace_remarks(mode: TracedMode) -> Iterator[Text]:
+    yield from (literal(f"\n{text}", "bold yellow") for text in read_in_part(mode))
+    yield from (literal(text, "dim") for text in reading_notes(mode))
+    yield from (literal(text) for text in late_steps(mode))
+
+
+_SIGNS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("cannot tell", "yellow")}
+
+
+def explanation(analysis: Diagnosis) -> RenderableType:
+    """Return a tree per mode: modules, loaders, settings, remarks and the proof; text of the run is literal."""
+    return Group(*(_conversion(name, mode) for name, mode in analysis.summary.modes.items()))
+
+
+def _conversion(name: str, mode: ModeSummary) -> Tree:
+    tree = Tree(literal(f"{name}: {mode.status}", "bold"))
+    if mode.reason:
+        tree.add(Wrapped(text=mode.reason, style="bold red"))
+    for line in _conversion_lines(mode, mode.conversion) if mode.conversion else ():
+        tree.add(line)
+    return tree
+
+
+def _conversion_lines(mode: ModeSummary, conversion: Conversion) -> Iterator[RenderableType]:
+    for unit in conversion.modules:
+        parameters = f"{units.whole(unit.num_parameters)} parameters"
+        yield Wrapped(text=f"module {unit.name} ({parameters}), called at {unit.line}")
+        if unit.unused:
+            yield literal(f"  without a gradient: {', '.join(unit.unused)}")
+    for loader in conversion.loaders:
+        size = "" if loader.batch_size is None else f", batch {loader.batch_size}"
+        workers = units.count(loader.num_workers, "worker")
+        note = f"; {loader.note}" if loader.note else ""
+        sampler = sampler_text(loader.sampler)
+        yield Wrapped(
+            text=f"loader at {loader.line}: {loader.dataset}, {sampler}{size}, {workers}; shared: {loader.rule}{note}"
+        )
+    if conversion.optimizers:
+        yield literal(f"optimizers: {', '.join(conversion.optimizers)}")
+    threads = units.count(conversion.num_threads, "thread")
+    unused = "; find_unused_parameters on" if conversion.find_unused_parameters else ""
+    yield literal(f"{clauses.ranks(mode)}, {threads} each, seed {conversion.seed}{unused}")
+    if conversion.written:
+        yield literal(left_alone(len(conversion.written)))
+    yield literal(f"patched: {', '.join(conversion.patched)}", "dim")
+    for warning in conversion.warnings:
+        yield Wrapped(text=warning, style="yellow")
+    for check in conversion.proof:
+        sign, style = _SIGNS[check.ok]
+        yield Wrapped(text=f"{sign}: {check.text}", head=len(f"{sign}:"), head_style=style)

@@ -15,7 +15,7 @@ from dpdoctor.gate.model import Difference
 from dpdoctor.gate.sides import Checkout
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Collective, InputTensor
-from dpdoctor.report.gate import annotations, junit
+from dpdoctor.report.gate import ci
 from tests.builders import launched_runs
 from tests.builders.counted_modes import COUNTERS, PEAK, mode, other
 
@@ -218,8 +218,8 @@ def test_an_interrupted_gate_is_an_error_of_each_mode(tmp_path: Path, monkeypatc
     done = exact.gate(exact.CountedGate(root=tmp_path, base=checkout, head=checkout), Silence())
     assert done.outcome == "inconclusive"
     assert {name: one.reason for name, one in done.exact.items()} == {"ddp": exact.INTERRUPTED}
-    assert 'errors="1"' in junit.document(done)
-    assert exact.INTERRUPTED in annotations.commands(done, tmp_path)
+    assert 'errors="1"' in ci.junit(done)
+    assert exact.INTERRUPTED in ci.workflow_commands(done, tmp_path)
 
 
 @given(base=st.integers(0, 50), head=st.integers(0, 50), again=st.integers(0, 50))

@@ -5,7 +5,7 @@ from rich.console import Console
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Conversion, Written
 from dpdoctor.report.blocks import Fold, Table
-from dpdoctor.report.formats import explain, terminal
+from dpdoctor.report.formats import terminal
 from dpdoctor.report.text import left_alone
 from dpdoctor.report.views import conversion
 from tests.builders.records import even_rank, launch, run
@@ -51,7 +51,7 @@ def test_a_long_list_says_where_the_rest_is() -> None:
 def test_the_terminal_counts_them() -> None:
     assert left_alone(1) in printed(terminal.summary(analysis(FILES[0])))
     assert "--allow-writes" in printed(terminal.summary(analysis(FILES[0])))
-    assert left_alone(2) in printed(explain.explanation(analysis(*FILES)))
+    assert left_alone(2) in printed(terminal.explanation(analysis(*FILES)))
 
 
 def test_nothing_is_said_of_no_files() -> None:

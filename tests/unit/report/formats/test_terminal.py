@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from dpdoctor.analysis import Analysis, Figure
+from dpdoctor.analysis import Analysis, Figure, analyse
+from dpdoctor.records import Check
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.words import verdict
 from dpdoctor.report.words.first_screen import first_screen
-from tests.builders import runs
+from tests.builders import records, runs, traced_runs
 from tests.builders.diagnosed_runs import figure, finding, with_findings, with_modes
+from tests.builders.figures import figures
 from tests.builders.terminal import shown
 
 WHOLE = """\
@@ -151,3 +153,103 @@ def test_no_path_is_broken_inside_of_its_file_or_line_number(tail: tuple[str, ..
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("pytorch_training.py:1084") == 1 + len(tail)
     assert path in re.sub(r"\n *", "", text)
+
+
+WHOLE_OF_TRACES = """\
+4 ranks: 46% of the step computes, 31% is exposed communication and 18% is idle (most of it waiting for data);
+rank 2 is late by 30.0 ms in nearly every step.
+Shares of 12 whole steps on 4 devices, added up. A profiler slows what it watches, the host most.
+
+rank    device  compute  exposed comm   h2d  copy  idle        total  overlap
+─────────────────────────────────────────────────────────────────────────────
+rank 0  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%
+rank 1  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%
+rank 2  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%
+rank 3  GPU 0       46%           31%  4.0%  1.0%   18%  100 ms/step      50%"""
+
+
+def test_the_whole_of_a_run_of_traces() -> None:
+    assert shown(traced_runs.late_run(), width=110) == WHOLE_OF_TRACES
+
+
+def test_damage_notes_and_what_could_not_be_read_are_said() -> None:
+    run = traced_runs.cpu_trace()
+    (digest,) = (rank.digest for rank in run.run.modes["trace"][0].ranks)
+    assert digest is not None
+    lines = shown(run).splitlines()
+    for words in (digest.damage, *digest.notes):
+        (line,) = [line for line in lines if words in line]
+        assert line.startswith("rank 34")
+    assert sum(line.startswith("1 trace ") for line in lines) == 1
+
+
+def test_on_eighty_columns_no_figure_is_cut() -> None:
+    text = shown(traced_runs.late_run(), width=80)
+    assert "…" not in text
+    assert text.count("100 ms/step") == 4
+
+
+def test_of_many_devices_the_rest_is_counted() -> None:
+    (digest,) = traced_runs.late_rank(1, 0)
+    many = replace(digest, devices=tuple(traced_runs.device(index) for index in range(43)))
+    assert "3 more" in shown(traced_runs.trace_run(many))
+
+
+def test_a_name_cannot_command_the_terminal() -> None:
+    (digest,) = traced_runs.late_rank(1, 0)
+    hostile = replace(digest, rank=None, source="\x1b[31mred\x07", notes=("\x1b]0;title\x07",))
+    text = shown(traced_runs.trace_run(hostile))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[31m" not in text
+    assert "red\N{REPLACEMENT CHARACTER}" in text
+
+
+def test_markup_in_a_trace_is_shown_not_obeyed() -> None:
+    (digest,) = traced_runs.late_rank(1, 0)
+    text = shown(traced_runs.trace_run(replace(digest, notes=("[bold]x[/bold]",))))
+    assert "[bold]x[/bold]" in text
+
+
+def test_a_loader_of_an_iterable_dataset_has_no_sampler() -> None:
+    wrapped = runs.conversion()
+    loader = replace(wrapped.loaders[0], dataset="Records", sampler="_InfiniteConstantSampler")
+    rank = runs.rank(conversion=replace(wrapped, loaders=(loader,)))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(terminal.explanation(analyse(records.run({"single": [records.launch(rank)]}))))
+    (line,) = [line for line in capture.get().splitlines() if "train.py:30" in line]
+    assert all(words in line for words in ("Records, none (iterable), ", "per-device"))
+    assert figures(line) == ["30", "32", "2"]
+
+
+def test_an_explanation_cannot_command_the_terminal() -> None:
+    wrapped = runs.conversion(warnings=["\x1b[2Jgone"], proof=[Check(name="parameters equal", ok=True, text="\x1b]0;")])
+    module = replace(wrapped.modules[0], name="\x1b[1mNet", unused=("\x07bias",))
+    rank = runs.rank(conversion=replace(wrapped, modules=(module,)))
+    console = Console(width=200)
+    with console.capture() as capture:
+        launch = records.launch(rank, status="failed", reason="\x1b[31mred")
+        console.print(terminal.explanation(analyse(records.run({"single": [launch]}))))
+    text = capture.get()
+    assert not {"\x1b", "\x07"} & set(text)
+    assert "gone" in text
+    assert "[2J" not in text
+    assert "\N{REPLACEMENT CHARACTER}]0;" in text
+
+
+def test_no_path_of_an_explanation_is_broken_inside_of_its_file_or_line_number() -> None:
+    wrapped, path = runs.conversion(), f"/{'home/' * 14}pytorch_training.py:1084"
+    rank = runs.rank(
+        conversion=replace(
+            wrapped,
+            loaders=(replace(wrapped.loaders[0], line=path),),
+            modules=(replace(wrapped.modules[0], line=path),),
+            warnings=(f"{path} calls deepcopy",),
+        )
+    )
+    console = Console(width=80)
+    with console.capture() as capture:
+        launch = records.launch(rank, status="failed", reason=f"{path} raised RuntimeError")
+        console.print(terminal.explanation(analyse(records.run({"single": [launch]}))))
+    assert capture.get().count("pytorch_training.py:1084") == 4

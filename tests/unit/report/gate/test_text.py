@@ -12,8 +12,8 @@ from dpdoctor.analysis import Figure
 from dpdoctor.gate.model import GateResult
 from dpdoctor.report.formats.comment import MOST_CHARACTERS
 from dpdoctor.report.gate import content as words
-from dpdoctor.report.gate import markdown, terminal
 from dpdoctor.report.gate.content import content
+from dpdoctor.report.gate.text import for_comment, for_terminal
 from tests.builders import gate_results as results
 from tests.builders.figures import figures
 from tests.builders.markdown import ALIVE, UNSEEN, elements, seen, tokens
@@ -24,33 +24,33 @@ OURS = {"<br>", "<sup>", "</sup>", "<sub>", "</sub>", "<span>", "</span>"}
 def shown(result: GateResult, width: int = 200) -> str:
     console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as capture:
-        console.print(terminal.render(result))
+        console.print(for_terminal(result))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 @pytest.mark.parametrize("make", results.EVERY)
 class TestEveryResult:
     def test_nothing_in_a_comment_comes_to_life(self, make: Callable[[], GateResult]) -> None:
-        comment = markdown.comment(make())
+        comment = for_comment(make())
         assert elements(comment) <= OURS
         assert {token.type for token in tokens(comment)}.isdisjoint({"link_open", "image", "em_open", "code_inline"})
         assert not [token.content for token in tokens(comment) if token.type == "text" and ALIVE.search(token.content)]
 
     def test_a_comment_fits(self, make: Callable[[], GateResult]) -> None:
-        assert len(markdown.comment(make())) <= MOST_CHARACTERS
+        assert len(for_comment(make())) <= MOST_CHARACTERS
 
     def test_every_row_of_a_table_has_as_many_cells(self, make: Callable[[], GateResult]) -> None:
-        for table in markdown.comment(make()).split("\n\n"):
+        for table in for_comment(make()).split("\n\n"):
             rows = [line for line in table.splitlines() if line.startswith("|")]
             assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1
 
     def test_it_does_not_command_the_terminal(self, make: Callable[[], GateResult]) -> None:
-        assert not {"\x1b", "\x00"} & {*shown(make()), *markdown.comment(make())}
+        assert not {"\x1b", "\x00"} & {*shown(make()), *for_comment(make())}
 
     def test_the_verdict_leads(self, make: Callable[[], GateResult]) -> None:
         result = make()
         first = " ".join(words.headline(result).sentence.split())
-        assert seen(markdown.comment(result)).replace(UNSEEN, "").startswith(first[:40])
+        assert seen(for_comment(result)).replace(UNSEEN, "").startswith(first[:40])
 
 
 def test_a_pass_has_effect_interval_and_what_would_have_been_seen() -> None:
@@ -67,7 +67,7 @@ def test_a_pass_has_effect_interval_and_what_would_have_been_seen() -> None:
 def test_a_regression_has_what_moved() -> None:
     result = results.regressed()
     (_, appeared, _) = result.modes["ddp"].moved
-    for text in (shown(result), seen(markdown.comment(result)).replace(UNSEEN, "")):
+    for text in (shown(result), seen(for_comment(result)).replace(UNSEEN, "")):
         assert "Regressed: ddp (time) and ddp (counters)." in text
         assert "ddp, phase data_wait: 60.0 ms (59.0–61.0) before, 70.0 ms (69.0–71.0) now." in text
         assert f"ddp, finding data_starved {appeared.text}." in text
@@ -104,7 +104,7 @@ def test_counters_alone_have_no_table_of_times() -> None:
 
 
 def test_a_failed_gate_of_many_modes_says_what_it_left_out() -> None:
-    *_, reasons, _, times, left_out, _ = markdown.comment(results.many()).split("\n\n")
+    *_, reasons, _, times, left_out, _ = for_comment(results.many()).split("\n\n")
     told, rows = len(reasons.splitlines()), len(times.splitlines()[2:])
     # Of 60 modes by time and one by its counters, of their rows, of 400 counters, 60 pairs and one counter left out.
     assert figures(left_out) == [str(61 - told), str(60 - rows), "400", "60", "1"]

@@ -1,4 +1,4 @@
-"""A gate for a terminal."""
+"""A gate for people: for a terminal, and in GitHub's Markdown for a job's summary or a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dpdoctor.gate.model import GateResult
 from dpdoctor.report.blocks import Cell, Table
+from dpdoctor.report.formats.comment import LONGEST_NAME, Part, assembled, plain, table_parts
 from dpdoctor.report.formats.console import literal
 from dpdoctor.report.gate.content import Content, content
 
@@ -19,13 +20,13 @@ _STYLES = {"plain": "", "good": "bold green", "warn": "bold yellow", "bad": "bol
 _INDENTED = (0, 0, 0, 2)
 
 
-def render(result: GateResult) -> RenderableType:
+def for_terminal(result: GateResult) -> RenderableType:
     """Return the verdict, its reasons, times, counters that differ, what moved and what was compared.
 
     Text from the runs is literal: rich's markup in it is not interpreted, and it does not command the terminal.
     """
     found = content(result)
-    return Group(*_verdict(found), *_tables(found), *_lists(found), literal(f"\n{', '.join(found.origin)}", "dim"))
+    return Group(*_verdict(found), *_tables(found), *_titled(found), literal(f"\n{', '.join(found.origin)}", "dim"))
 
 
 def _verdict(found: Content) -> Iterator[RenderableType]:
@@ -55,7 +56,7 @@ def _cell(cell: Cell) -> Text:
     return text.append_text(literal(f"\n{cell.note}", "dim")) if cell.note else text
 
 
-def _lists(found: Content) -> Iterator[RenderableType]:
+def _titled(found: Content) -> Iterator[RenderableType]:
     for title, told in found.lists:
         yield Text(f"\n{title}", style="bold")
         yield from _indented(told)
@@ -63,3 +64,22 @@ def _lists(found: Content) -> Iterator[RenderableType]:
 
 def _indented(told: Iterable[str]) -> Iterator[RenderableType]:
     return (Padding(literal(line), _INDENTED) for line in told)
+
+
+def for_comment(result: GateResult) -> str:
+    """Return the comment, at most report.formats.comment.MOST_CHARACTERS long; what had to be left out is said.
+
+    Text from the runs is shown as it is: no markup, mention, link or element in it comes to life.
+    """
+    found = content(result)
+    last = ", ".join(plain(part, LONGEST_NAME) for part in found.origin)
+    return assembled(f"### {plain(found.verdict.sentence)}", list(_comment_parts(found)), f"<sub>{last}</sub>")
+
+
+def _comment_parts(found: Content) -> Iterator[Part]:
+    yield Part(noun="mode", items=tuple(f"- {plain(reason)}" for reason in found.reasons), joint="\n")
+    for table in found.tables:
+        yield from table_parts(table)
+    for title, told in found.lists:
+        items = tuple(f"- {plain(line)}" for line in told)
+        yield Part(noun="line", items=items, head=f"**{plain(title)}**\n", joint="\n")
