@@ -12,17 +12,14 @@ from typing import Any, Protocol
 import torch
 from msgspec.structs import replace
 from torch.utils.data import DataLoader, _utils
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord, HandOff, TransformTime
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.data import hand_off, trial
 from dpdoctor.worker.data.apart import ApartLoader
-from dpdoctor.worker.data.depth import depths
-from dpdoctor.worker.data.fetches import Fetched
-from dpdoctor.worker.data.sources import FromWorkers, Source, makes_workers, source_of
-from dpdoctor.worker.data.specimen import Specimen, describe
-from dpdoctor.worker.data.workers import FORKING, WatchedLoop, Workers, inherits
+from dpdoctor.worker.data.fetches import UNKNOWN, Fetched, Look, WatchedFetcher, find_chains
+from dpdoctor.worker.data.hand_off import Specimen, describe, failure_in_worker, measure_hand_off
+from dpdoctor.worker.data.workers import FORKING, WatchedLoop, Workers, depths, inherits
 from dpdoctor.worker.facts.cpu import Waits
 
 _NAME = "dpdoctor_seen"
@@ -45,7 +42,7 @@ class Log(Protocol):
 class _Seen:
     """An iterator in its present iteration: `batch` is the number of the next, `opening_ns` what beginning it took."""
 
-    source: Source
+    source: _Source
     loader: int
     iteration: int
     records: bool
@@ -80,7 +77,7 @@ class Inside:
         def seen_process(iterator: Any, data: Any, worker: int, *args: Any, **kwargs: Any) -> Any:
             seen = vars(iterator).get(_NAME)
             # Before the next task goes out to the worker, whose record would take this one's place.
-            if seen is not None and isinstance(seen.source, FromWorkers):
+            if seen is not None and isinstance(seen.source, _FromWorkers):
                 seen.source.delivered(worker)
             return process(iterator, data, worker, *args, **kwargs)
 
@@ -104,7 +101,7 @@ class Inside:
 
     def _opened(self, loader: DataLoader[Any], number: int, begin: Callable[[Any], Any], *, records: bool) -> Any:
         before = FORKING.workers
-        workers = Workers(loader, self._clock) if makes_workers(loader) and inherits(loader) else None
+        workers = Workers(loader, self._clock) if _makes_workers(loader) and inherits(loader) else None
         FORKING.workers = workers
         begin_ns = self._clock()
         try:
@@ -121,7 +118,7 @@ class Inside:
         source = seen.source if seen is not None else None
         # Workers may outlive an evaluation and train next; the training thread's own fetches need no watching then.
         if source is None and (records or isinstance(iterator, _MultiProcessingDataLoaderIter)):
-            source = source_of(iterator, workers, self._clock, self._waits)
+            source = _source_of(iterator, workers, self._clock, self._waits)
         if source is not None:
             iteration = self._iterations[number]
             self._iterations[number] += records
@@ -181,7 +178,7 @@ class Inside:
         """Find out what moving a batch from a worker costs, for each loader that trained, within `limit_s`."""
         until_ns = self._clock() + int(limit_s * 1e9)
         found = [
-            hand_off.measure(number, specimen, self._clock, (until_ns - self._clock()) * 1e-9)
+            measure_hand_off(number, specimen, self._clock, (until_ns - self._clock()) * 1e-9)
             for number, specimen in self._specimens.items()
             if specimen is not None and self._clock() < until_ns
         ]
@@ -197,7 +194,7 @@ class Inside:
         loader = self.loader(cost.loader)
         if loader is None or loader.num_workers:
             return cost
-        return replace(cost, failure=trial.failure(loader, TRIAL_S))
+        return replace(cost, failure=failure_in_worker(loader, TRIAL_S))
 
     def transforms(self) -> tuple[TransformTime, ...]:
         """Return what each callable of a chain took; those that were never called are left out."""
@@ -208,6 +205,75 @@ class Inside:
             for (loader, position, name), (calls, total_ns, items_ns) in sorted(self._transforms.items())
             if total_ns
         )
+
+
+class _Source(Protocol):
+    """Where the batches of an iterator come from, as the training thread sees it: workers, or the thread itself.
+
+    `worker` fetched the last batch, and `fetched` says what that took; None: no batch came since it was taken out.
+
+    `transforms` names the callables that may have been timed meanwhile.
+    """
+
+    worker: int
+    fetched: Fetched | None
+    transforms: list[str]
+
+    def restart(self) -> None:
+        """Begin another iteration of the same iterator."""
+
+
+class _InProcess:
+    """The training thread fetches by itself, when it asks. It is noted from the making of this on."""
+
+    def __init__(self, iterator: _SingleProcessDataLoaderIter, clock: Callable[[], int], waits: Waits) -> None:
+        self.worker = IN_PROCESS
+        self.fetched: Fetched | None = None
+        found = find_chains(iterator._dataset)
+        self.transforms = [name for chain in found for name in chain.names()]
+        look = Look(found, clock) if found else None
+        iterator._dataset_fetcher = WatchedFetcher(iterator._dataset_fetcher, look, self._note, clock, waits)
+
+    def restart(self) -> None:
+        """Do nothing: torch makes a new iterator for every iteration."""
+
+    def _note(self, number: int, fetched: Fetched) -> None:  # noqa: ARG002 - the signature of a note
+        self.fetched = fetched
+
+
+class _FromWorkers:
+    """Worker processes fetch ahead; `workers` None: they inherited nothing, and what they do is not known."""
+
+    def __init__(self, workers: Workers | None) -> None:
+        self.worker = 0
+        self.fetched: Fetched | None = None
+        self.transforms = [name for chain in workers.chains for name in chain.names()] if workers else []
+        self._workers = workers
+
+    def restart(self) -> None:
+        """Begin another iteration with persistent workers."""
+        if self._workers is not None:
+            self._workers.restart()
+
+    def delivered(self, worker: int) -> None:
+        """Note that the next batch of a worker is handed over."""
+        self.worker = worker
+        self.fetched = UNKNOWN if self._workers is None else self._workers.delivered(worker)
+
+
+def _source_of(iterator: Any, workers: Workers | None, clock: Callable[[], int], waits: Waits) -> _Source | None:
+    """Return the source of a new iterator's batches; None: it is not one of torch's own kinds.
+
+    `waits` are the training thread's.
+    """
+    if isinstance(iterator, _MultiProcessingDataLoaderIter):
+        return _FromWorkers(workers)
+    return _InProcess(iterator, clock, waits) if isinstance(iterator, _SingleProcessDataLoaderIter) else None
+
+
+def _makes_workers(loader: DataLoader[Any]) -> bool:
+    """Return whether the next iteration of a loader forks workers."""
+    return loader.num_workers > 0 and loader._iterator is None
 
 
 def _batch(  # noqa: PLR0917 - of one batch, as the recorder keeps them

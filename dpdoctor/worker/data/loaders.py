@@ -23,8 +23,7 @@ from dpdoctor.loading import FRESH_WORKERS, HandOff, TransformTime
 from dpdoctor.records import Loader
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.data import indices
-from dpdoctor.worker.data.apart import ApartLoader, random_numbers_kept
+from dpdoctor.worker.data.apart import ApartLoader, given_indices, random_numbers_kept
 from dpdoctor.worker.data.companion import Companion
 from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Fetch, Replay
@@ -221,7 +220,7 @@ class Loaders:
             self._world_size,
             seeded=self._seeded,
             draws=None if self.reseeds and self._world_size == 1 else self.draws,  # no rank draws beside this one
-            given=indices.given(loader),
+            given=given_indices(loader),
             is_whole=functools.partial(self._is_early, sampler),
             collates=loader._auto_collation,
         )

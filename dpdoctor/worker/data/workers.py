@@ -1,29 +1,34 @@
-"""What a loader's worker processes do, seen from inside of them."""
+"""What a loader's worker processes do, seen from inside of them, and how far they are ahead of the training thread."""
 
 from __future__ import annotations
 
+import mmap
 import pkgutil
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from msgspec.structs import astuple
 from torch.utils.data import DataLoader, get_worker_info
-from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter
 
-from dpdoctor.worker.data import chains
-from dpdoctor.worker.data.chains import Chain
-from dpdoctor.worker.data.fetches import Fetched, WatchedFetcher
-from dpdoctor.worker.data.look import Look
-from dpdoctor.worker.data.ring import Ring
+from dpdoctor.worker.data.fetches import UNKNOWN, Chain, Fetched, Look, WatchedFetcher, find_chains
 from dpdoctor.worker.facts.cpu import Waits
+
+# Of a record: what finds it, and the fields that every fetch has.
+_KEYS = 2
+_FIXED = len(Fetched.__struct_fields__) - 1
+# What torch notes of a task is its worker, and the batch where that has come out of turn.
+_WITH_DATA = 2
 
 
 class Workers:
     """The workers of one iterator, from both sides: in each of them `fetcher`, in the training process the rest."""
 
     def __init__(self, loader: DataLoader[Any], clock: Callable[[], int]) -> None:
-        self.chains: list[Chain] = chains.find(loader.dataset)
+        self.chains: list[Chain] = find_chains(loader.dataset)
         self._clock = clock
         self._num_workers = loader.num_workers
         # Batches that were fetched and not handed over yet: when some workers of an iterable dataset are at their end,
@@ -104,3 +109,51 @@ def inherits(loader: DataLoader[Any]) -> bool:
     """Return whether a loader's workers inherit the memory of this process: whether they are forked."""
     context = loader.multiprocessing_context or torch.multiprocessing
     return bool(context.get_start_method() == "fork")
+
+
+class Ring:
+    """Memory that workers share with the training process: what their last fetches took.
+
+    Nothing is pickled, nothing is sent beside the script's own batches, and nobody waits: a worker writes its record
+    before it sends the batch, the training process reads it after the batch has come.
+
+    It is made before they are forked, with `depth` records for each of `num_workers` workers and `num_transforms` times
+    in each. A record is found by the generation of the worker's fetcher, from 1, and the number of the fetch, from 0.
+    """
+
+    def __init__(self, num_workers: int, depth: int, num_transforms: int) -> None:
+        self._depth = depth
+        self._record = struct.Struct(f"={_KEYS + _FIXED + num_transforms}q")
+        self._zeros = (0,) * num_transforms
+        self._memory = mmap.mmap(-1, num_workers * depth * self._record.size)
+
+    def write(self, worker: int, generation: int, number: int, fetched: Fetched) -> None:
+        """Keep what a fetch took, in place of the one `depth` fetches before it."""
+        *fixed, transforms_ns = astuple(fetched)
+        values = (generation, number, *fixed, *(transforms_ns or self._zeros))
+        self._record.pack_into(self._memory, self._place(worker, number), *values)
+
+    def read(self, worker: int, generation: int, number: int) -> Fetched:
+        """Return what a fetch took; UNKNOWN when its record is not there."""
+        found = self._record.unpack_from(self._memory, self._place(worker, number))
+        if found[:_KEYS] != (generation, number):
+            return UNKNOWN
+        fixed = found[_KEYS : _KEYS + _FIXED]
+        return Fetched(*fixed, found[_KEYS + _FIXED :])  # type: ignore[call-arg]
+
+    def _place(self, worker: int, number: int) -> int:
+        return (worker * self._depth + number % self._depth) * self._record.size
+
+
+def depths(iterator: Any) -> tuple[int, int]:
+    """Return how many batches lie ready in the training process and how many its workers are still to deliver.
+
+    Both are 0 without workers. A batch that is being pinned is still to be delivered.
+    """
+    if not isinstance(iterator, _MultiProcessingDataLoaderIter) or iterator._shutdown:
+        return 0, 0
+    queued = iterator._worker_result_queue.qsize()
+    if iterator._pin_memory:
+        queued += iterator._data_queue.qsize()
+    out_of_turn = sum(len(info) == _WITH_DATA for info in iterator._task_info.values())
+    return queued + out_of_turn, max(0, iterator._tasks_outstanding - queued)

@@ -4,6 +4,8 @@ import gc
 import os
 import random
 import signal
+import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from dpdoctor.loading import IN_PROCESS
 from dpdoctor.spec import ONE_WORKER, SEVERAL_LOADERS, LoaderSetting
 from dpdoctor.worker.data import companion as companions
 from dpdoctor.worker.data.companion import (
+    CANNOT_TELL,
     FAILED,
     FAILED_HERE,
     GONE,
@@ -26,6 +29,7 @@ from dpdoctor.worker.data.companion import (
     NOT_MADE_UP,
     SHARED,
     Companion,
+    Held,
 )
 from tests.builders.rig import Rig
 
@@ -392,3 +396,52 @@ def test_a_loader_that_is_gone_meanwhile_leaves_nothing() -> None:
     companion.begin(FEEDS)
     companion.take()
     assert companion.end() == GONE
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "items.bin").write_bytes(bytes(100_000))
+    return tmp_path / "items.bin"
+
+
+@pytest.mark.parametrize("mode", ["rb", "r+b", "a+b"])
+def test_a_file_that_is_read_by_place(path: Path, mode: str) -> None:
+    held = Held()
+    with path.open(mode):
+        assert held.shared() == f"{path} is open"
+    assert held.shared() is None
+
+
+def test_a_file_that_has_no_name_any_more() -> None:
+    held = Held()
+    with tempfile.TemporaryFile() as file:
+        file.write(b"items")
+        shared = held.shared()
+    assert shared is not None
+    assert "(deleted) is open" in shared
+
+
+def test_a_connection() -> None:
+    held = Held()
+    near, far = socket.socketpair()
+    with near, far:
+        assert held.shared() == "a connection (socket) is open"
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_a_log_is_only_written(path: Path, mode: str) -> None:
+    held = Held()
+    with path.open(mode):
+        assert held.shared() is None
+
+
+def test_what_was_open_before_the_script_began(path: Path) -> None:
+    with path.open("rb"):
+        held = Held()
+        assert held.shared() is None
+        with path.open("rb"):
+            assert held.shared() == f"{path} is open", "again, and this place in it is the script's"
+
+
+def test_a_system_that_does_not_say(tmp_path: Path) -> None:
+    assert Held(tmp_path / "none").shared() == CANNOT_TELL

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from dpdoctor.loading import IN_PROCESS, BatchRecord
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.data.depth import depths
+from dpdoctor.worker.data.workers import depths
 from tests.builders.handclock import HandClock
 from tests.builders.rig import Rig
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dpdoctor.worker.data.fetches import UNKNOWN, Fetched
-from dpdoctor.worker.data.ring import Ring
+from dpdoctor.worker.data.workers import Ring
 
 
 def fetched(number: int) -> Fetched:
