@@ -15,9 +15,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from dpdoctor import plugins, rules
+from dpdoctor import rules
 from dpdoctor.launch import forkserver
 from dpdoctor.report import views
+from tests.builders import plugins
 
 # Set for the whole run of pytest: where its servers are.
 SERVERS_VARIABLE = "DPDOCTOR_TEST_SERVERS"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import signal
 import sys
 from typing import Any
 
 import click
 
-from dpdoctor import cli, plugins, redact
+from dpdoctor import redact
 from dpdoctor.version import __version__
 
 # Options by heading, in the order in which help shows them; what is in none comes last.
@@ -45,16 +46,21 @@ class Verb(click.Command):
                     formatter.write_dl([record for _, record in sorted(records)])
 
 
+def _names() -> list[str]:
+    """Return the sorted names of the verbs: those of the public files beside this one, which are not imported."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
 class Verbs(click.Group):
     """Finds the verbs among this package's files and imports only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all verbs."""
-        return plugins.names(cli)
+        return _names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return the verb of this name."""
-        if cmd_name not in plugins.names(cli):
+        if cmd_name not in _names():
             return None
         command: click.Command = importlib.import_module(f"dpdoctor.cli.{cmd_name}").COMMAND
         return command

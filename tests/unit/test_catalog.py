@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpdoctor import plugins
 from dpdoctor.catalog import ABLATION_BY_NAME, ABLATIONS, MODE_BY_NAME, MODES, Ablation, Mode
 from dpdoctor.worker import ablations, modes
+from tests.builders import plugins
 
 DOCS = Path(__file__).parents[2] / "docs"
 

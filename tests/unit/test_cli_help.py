@@ -9,7 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dpdoctor import __version__, cli, plugins
+from dpdoctor import __version__, cli
+from tests.builders import plugins
 
 VERBS = plugins.names(cli)
 SHOW_HELP = """

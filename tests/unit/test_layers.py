@@ -14,12 +14,11 @@ from tools.measure_house import both_ways
 
 PACKAGE = Path(__file__).parents[2] / "dpdoctor"
 
-FOR_ALL = {"catalog", "errors", "units", "plugins", "redact", "version"}
+FOR_ALL = {"catalog", "errors", "units", "redact", "version"}
 ALLOWED = {
     "catalog": set(),
     "errors": set(),
     "units": set(),
-    "plugins": set(),
     "redact": set(),
     "version": set(),
     "schema1": set(),

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from dpdoctor import plugins
+from tests.builders import plugins
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import plotly.graph_objects
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor import plugins
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.records import Sample
 from dpdoctor.report import views
@@ -37,7 +36,7 @@ from dpdoctor.report.drawing.step_chart import NO_OUTLIER, OUTLIER_RULE
 from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.views import samplers
 from dpdoctor.report.words import clauses, standing, verdict
-from tests.builders import records, runs
+from tests.builders import plugins, records, runs
 from tests.builders.every_run import EVERY_RUN
 from tests.builders.figures import figures
 from tests.builders.sections import VIEWS, build, charts, every_chart, only

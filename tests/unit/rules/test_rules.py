@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import dpdoctor
-from dpdoctor import plugins, rules
+from dpdoctor import rules
 from dpdoctor.analysis import Finding, Inconclusive
 from dpdoctor.rules import BY_NAME, Rule
 from dpdoctor.rules.diagnose import conclusions, told
 from dpdoctor.rules.rule import faster_without
+from tests.builders import plugins
 from tests.builders.cases import case, cases_of, figure
 from tests.builders.diagnosed_runs import finding
 from tests.unit.import_graph import imports, modules

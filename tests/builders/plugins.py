@@ -1,4 +1,4 @@
-"""Discovery: which files a folder of plug-ins holds, and what each of them offers."""
+"""What a folder of plug-ins holds: its files, and what each of them offers."""
 
 from __future__ import annotations
 
