@@ -40,10 +40,9 @@ from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.protection import Protection
-from dpdoctor.worker.timing import hooks
+from dpdoctor.worker.timing.optimizers import Optimizers, StepCounter
 from dpdoctor.worker.timing.phases import BACKWARD, ELSEWHERE, PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.steps import StepCounter
 
 
 def main(task: WorkerTask, protection: Protection) -> int:
@@ -137,7 +136,7 @@ class Bare:
         patches = Patches()
         profiler.keep_others(patches, lambda _: None)  # the baseline says it
         phases = _Untimed(self._clock)
-        optimizers = hooks.Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
+        optimizers = Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
         optimizers.watch(patches)
         launched.refuse_distribution(patches, self._refuse)
         differentiate, iterate = torch.autograd.backward, DataLoader.__iter__

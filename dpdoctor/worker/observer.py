@@ -40,15 +40,13 @@ from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
-from dpdoctor.worker.timing import hooks
 from dpdoctor.worker.timing.exchanges import Exchanges
+from dpdoctor.worker.timing.optimizers import MOST_IDLE, Optimizers, StepCounter
 from dpdoctor.worker.timing.pending import live_storages, storages
-from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.phases import PhaseClock, Updates, watch_backward, watch_copies
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.steplog import StepLog
-from dpdoctor.worker.timing.steps import StepCounter
-from dpdoctor.worker.timing.updates import Updates
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
 
@@ -88,7 +86,7 @@ class Observer(ABC):
         self._evaluations = Evaluations(self._clock, self._recorder.ran)
         self._seeding = Seeding(where.rank)
         self._watch = Watch(self._phases, self._tally, self._evaluations, self._seeding.states)
-        self._optimizers = hooks.Optimizers(
+        self._optimizers = Optimizers(
             self._counter,
             self._phases,
             self._ending.check,
@@ -260,11 +258,9 @@ class Observer(ABC):
             log=self._recorder,
         )
         self._optimizers.watch(self._patches)
-        hooks.watch_backward(self._patches, self._phases, self._after_backward, before=self._before_backward)
+        watch_backward(self._patches, self._phases, self._after_backward, before=self._before_backward)
         if torch.cuda.is_available():
-            hooks.watch_copies(
-                self._patches, self._phases, self._loaders.replay.copied_to_device, self._copied_to_device
-            )
+            watch_copies(self._patches, self._phases, self._loaders.replay.copied_to_device, self._copied_to_device)
         if self._ablation_runner.names:
             self._precision.watch(self._patches)
         if self._exchanges is not None and (self._ablation_runner.names or self._times_exchanges):
@@ -298,7 +294,7 @@ class Observer(ABC):
             self._passed_in_step()
 
     def _trains_nothing(self, optimizers: tuple[str, ...]) -> None:
-        passes = f"{hooks.MOST_IDLE} steps, each after a backward pass"
+        passes = f"{MOST_IDLE} steps, each after a backward pass"
         self._fail(f"no parameter of {' or '.join(optimizers)} had a gradient in {passes}{self._mode.why_apart()}")
 
     def _blame(self, error: BaseException) -> str:

@@ -14,10 +14,9 @@ from dpdoctor.worker.base.mode import Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.modes.single import MODE as SINGLE
-from dpdoctor.worker.timing import hooks
-from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.optimizers import Optimizers, StepCounter
+from dpdoctor.worker.timing.phases import PhaseClock, watch_backward
 from dpdoctor.worker.timing.steady_tally import SteadyTally
-from dpdoctor.worker.timing.steps import StepCounter
 from dpdoctor.worker.timing.tally import Counted
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
@@ -75,7 +74,7 @@ class Rig:
         self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
         self.watch = Watch(self.phases, self.tally)
         self.idle: list[tuple[str, ...]] = []
-        self.optimizers = hooks.Optimizers(
+        self.optimizers = Optimizers(
             self.counter,
             self.phases,
             self.check,
@@ -91,7 +90,7 @@ class Rig:
         self.batches: list[BatchRecord] = []
         self.loaders.watch(patches, self.phases, self.tally, self.check, self.fail, clock=self.clock, log=self)
         self.optimizers.watch(patches)
-        hooks.watch_backward(patches, self.phases, self.after_backward)
+        watch_backward(patches, self.phases, self.after_backward)
         self.wrapping.seek(unused=unused)
 
     @property

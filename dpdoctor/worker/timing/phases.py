@@ -1,19 +1,22 @@
-"""Where the host's time goes: a stack of phases with exclusive times.
+"""Where the host's time goes: a stack of phases with exclusive times, and the backward passes and copies that enter it.
 
 Within a step it is only noted when a phase is entered or left; what each took is worked out from that afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
 from typing import Any
 
 import msgspec
+import torch
+from torch import nn
 
 from dpdoctor.records import ALL_PHASES, BETWEEN, PHASES
-from dpdoctor.worker.timing.updates import Updates
+from dpdoctor.worker.base.patches import Patches
 
 # Depths of a phase: of one that is none, in another thread, and of one that no other lies around.
 ELSEWHERE, OUTERMOST = -1, 1
@@ -24,6 +27,10 @@ _BETWEEN = {(PHASES.index(a), PHASES.index(b)): PHASES.index(of) for (a, b), of 
 _TRAINING = frozenset((FORWARD, BACKWARD, OPTIMIZER))
 # Noted beside the phases: parameters have changed since the last backward pass.
 _CHANGED = len(ALL_PHASES)
+# Whoever updates the model changes all of its trained parameters: a few of them show it.
+LOOKED_AT = 4
+# Most scripts go on to the next step after a backward pass: where nobody asked after so many, nobody does.
+UNASKED = 16
 
 
 class Notes(msgspec.Struct, gc=False):
@@ -215,3 +222,128 @@ class PhaseClock:
         while self._marks and self._marks[-1][0] >= depth:
             _, mark = self._marks.pop()
             mark.__exit__(None, None, None)
+
+
+class Updates:
+    """Tells whether parameters changed between `note` and `changed`: in place, or by getting other memory.
+
+    No device is asked for their values. Noted is no more where nobody asks; the first who asks again is told that they
+    did not.
+
+    Attributes:
+        is_asked: whether anybody asked lately: else there is nothing to note.
+    """
+
+    def __init__(self, modules: Callable[[], Sequence[nn.Module]]) -> None:
+        self._modules = modules
+        self._num_modules = 0
+        self._parameters: list[nn.Parameter] = []
+        self._noted: list[tuple[int, int]] = []
+        self._unasked = 0
+        self.is_asked = True
+
+    def note(self) -> None:
+        """Keep what the parameters are now."""
+        self._unasked += 1
+        self.is_asked = self._unasked <= UNASKED
+        self._noted = self._state() if self.is_asked else []
+
+    def changed(self) -> bool:
+        """Return whether they are others than when they were noted."""
+        self._unasked, self.is_asked = 0, True
+        return bool(self._noted) and self._state() != self._noted
+
+    def _state(self) -> list[tuple[int, int]]:
+        modules = self._modules()
+        if len(modules) != self._num_modules:
+            self._num_modules = len(modules)
+            # Of others, such as shards, it is not known what these attributes tell.
+            plain = (p for module in modules for p in module.parameters() if type(p) is nn.Parameter)
+            trained = [parameter for parameter in plain if parameter.requires_grad]
+            self._parameters = trained[:: max(1, len(trained) // LOOKED_AT)]
+        return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
+
+
+def watch_backward(
+    patches: Patches,
+    phases: PhaseClock,
+    after: Callable[[], None],
+    *,
+    before: Callable[[Any, bool, bool], None] | None = None,
+) -> None:
+    """See every backward pass: `after` is called when it has ended, or the one that it runs inside of, as checkpointing
+    and reversible models have it.
+
+    `before` gets what it starts from, whether it is to have a graph of its own, and whether it keeps the one it has.
+
+    Of torch.autograd.grad only the time is taken: it may be a penalty's, and leaves no gradients in parameters.
+    """
+    original, grad = torch.autograd.backward, torch.autograd.grad
+
+    @functools.wraps(grad)
+    def timed_grad(*args: Any, **kwargs: Any) -> Any:
+        depth = phases.push(BACKWARD)
+        try:
+            return grad(*args, **kwargs)
+        finally:
+            phases.pop(depth)
+
+    @functools.wraps(original)
+    def backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: Any = None,
+        create_graph: Any = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if before is not None:
+            before(tensors, bool(create_graph), bool(create_graph or retain_graph))
+        depth = phases.push(BACKWARD)
+        try:
+            original(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
+        finally:
+            phases.pop(depth)
+        if depth == OUTERMOST or not phases.is_in(BACKWARD):
+            after()
+
+    patches.replace(torch.autograd, "backward", backward)
+    patches.replace(torch.autograd, "grad", timed_grad)
+
+
+def watch_copies(
+    patches: Patches,
+    phases: PhaseClock,
+    before: Callable[[torch.Tensor], None],
+    after: Callable[[torch.Tensor, torch.Tensor], None],
+) -> None:
+    """Charge the host's time in copies from the host to a device; `before` gets each tensor, `after` its copy, too.
+
+    Only for machines with a device.
+    """
+    for name in ("to", "cuda"):
+        original = getattr(torch.Tensor, name)
+
+        def copy(
+            tensor: torch.Tensor, *args: Any, _original: Any = original, _always: bool = name == "cuda", **kwargs: Any
+        ) -> Any:
+            targets = (*args[:1], kwargs.get("device"), kwargs.get("other"))
+            if tensor.is_cuda or not (_always or any(map(_is_device, targets))):
+                return _original(tensor, *args, **kwargs)
+            before(tensor)
+            depth = phases.push(H2D)
+            try:
+                copied = _original(tensor, *args, **kwargs)
+            finally:
+                phases.pop(depth)
+            after(tensor, copied)
+            return copied
+
+        patches.replace(torch.Tensor, name, functools.wraps(original)(copy))
+
+
+def _is_device(target: Any) -> bool:
+    """Return whether `tensor.to(target)` ends on a CUDA device; `to(torch.float64)`, say, stays where it is."""
+    if isinstance(target, torch.Tensor):
+        return target.is_cuda
+    return isinstance(target, int) or (isinstance(target, (str, torch.device)) and str(target).startswith("cuda"))

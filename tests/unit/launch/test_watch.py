@@ -490,7 +490,7 @@ DUMP = """Thread 0x00007f (most recent call first):
 Current thread 0x00007e (most recent call first):
   File "{library}/threading.py", line 10 in wait
   File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 1072 in _engine_run_backward
-  File "{package}/worker/timing/hooks.py", line 5 in backward
+  File "{package}/worker/timing/phases.py", line 5 in backward
   File "/home/me/train.py", line 9 in main
   File "/home/me/train.py", line 20 in <module>
 """

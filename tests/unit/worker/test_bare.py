@@ -10,7 +10,7 @@ from dpdoctor.worker import bare as bare_module
 from dpdoctor.worker.bare import Bare
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.timing.steps import StepCounter
+from dpdoctor.worker.timing.optimizers import StepCounter
 
 MS = 1_000_000
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,22 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpdoctor.records import BETWEEN, PHASES
-from dpdoctor.worker.timing.phases import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER, OTHER, PhaseClock
-from dpdoctor.worker.timing.updates import Updates
+from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.timing.phases import (
+    BACKWARD,
+    DATA_WAIT,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    UNASKED,
+    PhaseClock,
+    Updates,
+    watch_backward,
+    watch_copies,
+)
 from tests.builders.handclock import HandClock
+from tests.builders.models import SlowLinear, slow_sgd
+from tests.builders.rig import Rig
 
 phases = st.sampled_from(range(len(PHASES)))
 actions = st.one_of(
@@ -280,3 +294,122 @@ def test_anybody_may_ask_whether_a_phase_is_open() -> None:
     assert not watched.is_outside()
     watched.pop(depth)
     assert watched.is_outside()
+
+
+def test_a_change_in_place_and_other_memory_are_seen() -> None:
+    module = nn.Linear(2, 2)
+    updates = Updates(lambda: [module])
+    assert not updates.changed()
+    updates.note()
+    assert not updates.changed()
+    with torch.no_grad():
+        module.weight.mul_(2)
+    assert updates.changed()
+    updates.note()
+    assert not updates.changed()
+    module.weight.data = torch.zeros(2, 2)
+    assert updates.changed()
+
+
+def test_modules_that_come_later_and_frozen_ones() -> None:
+    modules: list[nn.Module] = [nn.Linear(2, 2).requires_grad_(False)]
+    updates = Updates(lambda: modules)
+    updates.note()
+    with torch.no_grad():
+        modules[0].get_parameter("weight").mul_(2)
+    assert not updates.changed()
+    modules.append(nn.Linear(2, 2))
+    updates.note()
+    with torch.no_grad():
+        modules[1].get_parameter("weight").mul_(2)
+    assert updates.changed()
+
+
+def test_nothing_is_noted_where_nobody_asks_until_somebody_does() -> None:
+    module = nn.Linear(2, 2)
+    updates = Updates(lambda: [module])
+    for _ in range(UNASKED + 1):
+        updates.note()
+    told = []
+    for _ in range(2):
+        with torch.no_grad():
+            module.weight.mul_(2)
+        told.append(updates.changed())
+        updates.note()
+    assert told == [False, True]
+
+
+class Called(Exception):  # noqa: N818 - a signal between the parts of a test
+    """Raised in the middle of a backward pass."""
+
+
+def test_a_backward_pass_that_raises_is_none_and_its_phase_ends(patches: Patches, clock: HandClock) -> None:
+    phases = PhaseClock(clock)
+    seen: list[Any] = []
+    watch_backward(patches, phases, lambda: seen.append(1), before=lambda what, *_: seen.append(("before", what)))
+    x = torch.ones(2, requires_grad=True)
+    loss = (x * 2).sum()
+
+    def planted(_: torch.Tensor) -> None:
+        clock.tick(3)
+        raise Called
+
+    x.register_hook(planted)
+    with pytest.raises(Called):
+        loss.backward()
+    assert seen == [("before", loss)]
+    clock.tick(4)
+    assert phases.lap().phases_ns() == (0, 0, 0, 3, 0, 4)
+
+
+def test_gradients_that_are_asked_for_take_time_of_the_backward_and_end_no_pass(
+    patches: Patches, clock: HandClock
+) -> None:
+    phases, ended = PhaseClock(clock), list[int]()
+    watch_backward(patches, phases, lambda: ended.append(1))
+    x = torch.ones(2, requires_grad=True)
+    y = (x * 2).sum()
+    x.register_hook(lambda _: clock.tick(3))
+    (gradient,) = torch.autograd.grad(y, x)
+    assert gradient.tolist() == [2, 2]
+    assert (phases.lap().phases_ns()[3], ended) == (3, [])
+
+
+def test_a_backward_pass_from_several_tensors_is_seen(rig: Rig) -> None:
+    module = SlowLinear(rig.clock)
+    optimizer = slow_sgd(module, rig.clock)
+    y = module(torch.randn(4, 3))
+    torch.autograd.backward(tensors=[y.sum(), y.mean()])
+    optimizer.step()
+    assert rig.steps[0].counted.micro_batches == 1
+    assert rig.steps[0].ticks["backward"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "charged"),
+    [
+        (("cuda",), {}, True),
+        (("cuda:0",), {"non_blocking": True}, True),
+        ((torch.device("cuda", 0),), {}, True),
+        ((0,), {}, True),
+        ((), {"device": "cuda", "dtype": torch.float64}, True),
+        ((torch.float64,), {}, False),
+        (("cpu",), {}, False),
+        ((torch.device("cpu"), torch.float64), {}, False),
+        ((torch.ones(1, dtype=torch.float64),), {}, False),
+        ((), {"dtype": torch.float64}, False),
+    ],
+)
+def test_only_copies_to_a_device_are_charged(
+    patches: Patches, clock: HandClock, target: tuple[Any, ...], options: dict[str, Any], charged: bool
+) -> None:
+    phases, seen = PhaseClock(clock), list[torch.Tensor]()
+    watch_copies(patches, phases, seen.append, lambda *_: None)
+    tensor = torch.ones(3)
+    # Where there is no GPU torch refuses, as it would unwatched.
+    with contextlib.suppress(RuntimeError, AssertionError):
+        tensor.to(*target, **options)
+    assert len(phases.lap().log) == 4 * charged
+    assert [found is tensor for found in seen] == [True] * charged
+    patches.undo()
+    assert torch.ones(3).to(torch.float64).dtype == torch.float64

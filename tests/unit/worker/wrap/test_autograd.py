@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dpdoctor.worker.base.mode import Passes
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.timing import hooks
-from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.phases import PhaseClock, watch_backward
 from dpdoctor.worker.wrap.autograd import Repeats, is_summed, loss_targets, note_graph, taken_apart, watch_passes
 from tests.builders.handclock import HandClock
 from tests.builders.models import Net, X
@@ -69,7 +68,7 @@ def test_gradients_of_gradients_are_noted_however_they_are_asked_for(patches: Pa
             if with_graph:
                 note_graph(noted)
 
-        hooks.watch_backward(patches, PhaseClock(clock), lambda: None, before=before)
+        watch_backward(patches, PhaseClock(clock), lambda: None, before=before)
         Net()(x).sum().backward(retain_graph=True)
         assert not noted.with_graph
         ask(Net()(x).sum(), x)
@@ -118,7 +117,7 @@ def test_a_method_that_is_gone_past_is_named_when_a_step_without_it_has_ended() 
 
 def test_whether_a_backward_pass_keeps_its_graph_is_seen(patches: Patches, clock: HandClock) -> None:
     told: list[tuple[bool, bool]] = []
-    hooks.watch_backward(patches, PhaseClock(clock), lambda: None, before=lambda _, *flags: told.append(flags))
+    watch_backward(patches, PhaseClock(clock), lambda: None, before=lambda _, *flags: told.append(flags))
     Net()(X).sum().backward(retain_graph=True)
     torch.autograd.backward(Net()(X).sum(), None, True)
     Net()(X).sum().backward()
