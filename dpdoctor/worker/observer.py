@@ -40,9 +40,9 @@ from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
+from dpdoctor.worker.timing.batches import live_storages, storages
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.optimizers import MOST_IDLE, Optimizers, StepCounter
-from dpdoctor.worker.timing.pending import live_storages, storages
 from dpdoctor.worker.timing.phases import PhaseClock, Updates, watch_backward, watch_copies
 from dpdoctor.worker.timing.recorder import Recorder
 from dpdoctor.worker.timing.steady_tally import SteadyTally

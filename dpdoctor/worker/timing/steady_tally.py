@@ -12,16 +12,19 @@ import torch
 from msgspec.structs import replace
 
 from dpdoctor.worker.base.structure import is_dense
-from dpdoctor.worker.timing.pending import (
+from dpdoctor.worker.timing.batches import (
     LEAST_GONE,
     Batch,
+    Look,
+    Pass,
+    Rows,
     StorageReference,
     address,
     identity,
     live_storage,
     live_storages,
 )
-from dpdoctor.worker.timing.tally import Counted, Look, Pass, Rows, Tally
+from dpdoctor.worker.timing.tally import Counted, Tally
 
 # So many steps alike, then the short way; after each one that was not, twice as many.
 PATIENCE = 16

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
 
-from dpdoctor.worker.timing.pending import MOST_AHEAD, Batch, Pending, StorageReference, live_storages
+from dpdoctor.worker.timing.batches import MOST_AHEAD, Batch, Look, Pass, Pending, Rows, StorageReference, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
 NOT_A_BATCH = (
@@ -41,17 +40,9 @@ SAME_AGAIN = (
     "no loader counts them, and several backward passes of a step are over one and the same tensor, as in every step: "
     "it is one batch, or stands in for several"
 )
-PARTS = (
-    "no loader counts them, and several rows of what the model is called with may be one sample, as nodes of graphs, "
-    "points and packed sequences are: it is given numbers that may say which belong together, or returns other rows"
-)
 FEWER_ROWS = (
     "no loader counts them, and another model goes on with fewer rows than entered: whether several of them are one "
     "sample, as nodes of graphs are, or some were left out, cannot be told"
-)
-VIEWS = (
-    "no loader counts them, and rows that a model is called with resemble others of the step, each those in its place, "
-    "as views of the same samples do, or these with noise added: of how many samples they are cannot be told"
 )
 APART = (
     "no loader counts them, and the loss takes apart, along the batch, what the model returned, or holds its rows "
@@ -97,80 +88,6 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     elements: int = 0
     samples_handed: int = 0
     reconciled: bool = True
-
-
-class Look(NamedTuple):
-    """What more there is to know of the tensors of a forward, where their rows are not the samples of the batches.
-
-    `sizes`: dimensions that may be the batch's. `is_part`: one of them is not all of the data that lies there.
-    """
-
-    sizes: frozenset[int] = frozenset()
-    is_part: bool = False
-
-
-class Rows(NamedTuple):
-    """Samples that a tensor holds: `number` of them along `dim`; `is_told`: by the model, not only by custom.
-
-    `times`: how often each of them is there. `unknown`: why their number is not known, where it is 0.
-    """
-
-    number: int
-    dim: int = 0
-    is_told: bool = False
-    times: int = 1
-    unknown: str = PARTS
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Pass:
-    """One training forward: on so many rows, with the batches that it took.
-
-    Attributes:
-        reached: whether a backward pass came to what it returned; None: nobody can tell.
-        is_repeat: of a closure that runs again on the same samples.
-        again: batches that were gone already and that it was called with; only where it took none.
-        gave: loaders that had given batches in its step before it.
-        fits: whether the samples of its batches are to be found in the shapes that it was called with.
-        is_part: whether it was called with a part of a batch's own tensor.
-        is_known: whether it took its batches by their tensors, not by numbers.
-        laps: steps that ended since.
-        number: of backward passes that had ended before it.
-        call: which model was called, and where its first tensor lies; None: any, or anywhere. `goes_on`: with what came
-            out of a model before, as a recurrent one is. `changes_input`: a backward pass gives gradients to what it is
-            called with, and to no parameter by that.
-        samples: tells how many of them there are in those rows where no loader does; None: it cannot be told.
-    """
-
-    rows: int
-    samples: Callable[[], Rows | None]
-    elements: int
-    batches: Sequence[Batch]
-    again: Sequence[Batch]
-    gave: Collection[int]
-    is_repeat: bool
-    fits: bool
-    is_part: bool
-    is_known: bool
-    number: int = 0
-    call: tuple[int, object] | None = None
-    goes_on: bool = False
-    changes_input: bool = False
-    reached: bool | None = None
-    laps: int = 0
-
-    @property
-    def is_of_nothing(self) -> bool:
-        """Return whether it was called with rows of which no batch is known."""
-        return self.rows > 0 and not self.batches and not self.again
-
-    def followed(self) -> None:
-        """It is told when a backward pass comes."""
-        self.reached = False
-
-    def reach(self, *_: object) -> None:
-        """A backward pass came to what the forward returned; a hook of autograd's node."""
-        self.reached = True
 
 
 class Tally:

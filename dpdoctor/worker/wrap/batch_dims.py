@@ -18,8 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from dpdoctor.worker.base import structure
-from dpdoctor.worker.timing.pending import MOST_VALUES, identity
-from dpdoctor.worker.timing.tally import VIEWS, Rows
+from dpdoctor.worker.timing.batches import MOST_VALUES, VIEWS, Rows, identity
 
 # Of fewer rows it may be chance what whole numbers tell, such as classes; longer tensors of them are not asked.
 LEAST_NUMBERED, MOST_NUMBERS = 16, 1 << 20

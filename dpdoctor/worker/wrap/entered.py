@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dpdoctor.worker.base import structure
-from dpdoctor.worker.timing.pending import MOST_VALUES
+from dpdoctor.worker.timing.batches import MOST_VALUES
 from dpdoctor.worker.wrap.proof import bits
 
 # So many bits must speak for it that ranks with the same labels have the same samples; so many labels are read.

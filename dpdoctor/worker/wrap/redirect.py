@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.facts.events import Evaluations
-from dpdoctor.worker.timing.pending import MOST_VALUES, storages
+from dpdoctor.worker.timing.batches import MOST_VALUES, Look, Pass, storages
 from dpdoctor.worker.timing.phases import FORWARD, PhaseClock
-from dpdoctor.worker.timing.tally import Look, Pass, Tally
+from dpdoctor.worker.timing.tally import Tally
 from dpdoctor.worker.wrap.batch_dims import BatchDims, Given
 from dpdoctor.worker.wrap.entered import Entered
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.timing.pending import MOST_AHEAD
+from dpdoctor.worker.timing.batches import MOST_AHEAD
 from tests.builders.rig import Rig
 
 NUM_STEPS = 14

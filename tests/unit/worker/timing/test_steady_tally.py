@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import LEAST_GONE, identity, live_storages, storages
+from dpdoctor.worker.timing.batches import LEAST_GONE, Pass, identity, live_storages, storages
 from dpdoctor.worker.timing.steady_tally import SteadyTally
-from dpdoctor.worker.timing.tally import Counted, Pass, Tally
+from dpdoctor.worker.timing.tally import Counted, Tally
 
 TRAIN, OTHER = 0, 1
 SIZE = 4

@@ -7,20 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdoctor.worker.timing.batches import Look, Pass, Rows
 from dpdoctor.worker.timing.steady_tally import SteadyTally
-from dpdoctor.worker.timing.tally import (
-    AS_VIEWS,
-    ASSUMED,
-    NOT_A_BATCH,
-    NOT_ALIKE,
-    TOLD,
-    UNCOUNTED,
-    Counted,
-    Look,
-    Pass,
-    Rows,
-    Tally,
-)
+from dpdoctor.worker.timing.tally import AS_VIEWS, ASSUMED, NOT_A_BATCH, NOT_ALIKE, TOLD, UNCOUNTED, Counted, Tally
 
 TRAIN, OTHER = 0, 1
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpdoctor.worker.timing.tally import Rows
+from dpdoctor.worker.timing.batches import Rows
 from dpdoctor.worker.wrap.batch_dims import MOST_ELEMENTS, MOST_ROWS, BatchDims, are_alike, some_rows, times_held
 
 BATCH, TIME, WIDTH, HEADS = 5, 7, 12, 3

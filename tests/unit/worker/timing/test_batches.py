@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdoctor.worker.timing.pending import LEAST_GONE, Batch, Pending, identity, live_storages, storages
+from dpdoctor.worker.timing.batches import LEAST_GONE, Batch, Pending, identity, live_storages, storages
 from dpdoctor.worker.timing.tally import UNCOUNTED, UNSURE, Tally
 
 TRAIN, OTHER = 0, 1

@@ -1,12 +1,12 @@
-"""Which of the batches that were fetched the script trains on: a forward pass takes them from here."""
+"""Batches on their way into the model: what loaders gave and nobody trained on yet, and which a forward pass takes."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -19,92 +19,15 @@ MOST_AHEAD = 2
 MOST_VALUES = 1024
 # Of batches that are gone no more than so many are remembered in vain.
 LEAST_GONE = 64
-
-
-def storages(value: Any) -> set[int]:
-    """Return where the data of the tensors in nested containers and objects lies, by address; the nearest ones."""
-    return {address for storage in _storages(value) if (address := storage.data_ptr())}
-
-
-class StorageReference:
-    """What torch's StorageWeakRef is, of a storage without a type: that one takes twice the calls, in each step."""
-
-    __slots__ = ("_number",)
-    _expired: Callable[[int], bool] = torch.UntypedStorage._expired  # type: ignore[assignment]
-    _free: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
-
-    def __init__(self, storage: torch.UntypedStorage) -> None:
-        self._number: int = storage._weak_ref()  # type: ignore[assignment]
-
-    def __del__(self) -> None:
-        self._free(self._number)
-
-    def expired(self) -> bool:
-        """Return whether the memory is free for others."""
-        return self._expired(self._number)
-
-
-def live_storages(value: Any) -> dict[int, StorageReference]:
-    """Return what `storages` does, with references that tell when the memory is free for others."""
-    return {address: StorageReference(storage) for storage in _storages(value) if (address := storage.data_ptr())}
-
-
-def _storages(value: Any) -> list[torch.UntypedStorage]:
-    found, values = [], [value]
-    for nearest in values:  # it grows meanwhile
-        # Nearly everything that is given is a short list, and to ask one whether it is a tensor takes long.
-        is_list = type(nearest) in {list, tuple}
-        if not is_list and isinstance(nearest, torch.Tensor):
-            storage = _storage(nearest)
-            if storage is not None:
-                found.append(storage)
-        elif (room := MOST_VALUES - len(values)) > 0:
-            values += nearest[:room] if is_list else islice(_held(nearest), room)
-    return found
-
-
-def address(tensor: torch.Tensor) -> int:
-    """Return where a tensor's data lies; 0: nowhere, or in several places."""
-    storage = _storage(tensor)
-    return 0 if storage is None else storage.data_ptr()
-
-
-def identity(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return what tells a tensor from others, though they lie where it was freed, and once it is changed."""
-    if not (tensor.is_nested or structure.is_dense(tensor)):
-        return tuple(map(identity, structure.parts(tensor)))
-    storage = _storage(tensor)
-    if storage is None:
-        return (object(),)
-    lies = () if tensor.is_nested else (tensor.storage_offset(), tensor.shape, tensor.stride())
-    reference = StorageWeakRef(storage)  # compared last: it is equal to others, and refuses what is none
-    return (reference.cdata, None if tensor.is_inference() else tensor._version, lies, reference)
-
-
-def live_storage(tensor: torch.Tensor) -> dict[int, StorageReference]:
-    """Return what `live_storages` does, of one tensor."""
-    storage = _storage(tensor)
-    if storage is None or not (place := storage.data_ptr()):
-        return {}
-    return {place: StorageReference(storage)}
-
-
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return where a tensor's data lies; None: sparse ones, and those inside of torch.func's transforms, have none."""
-    try:
-        return (tensor.values() if tensor.is_nested else tensor).untyped_storage()
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
-def _held(value: Any) -> Iterable[Any]:
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, (str, bytes, int, float, torch.nn.Module)):
-        return ()
-    if isinstance(value, (dict, Mapping)):
-        return value.values()
-    return getattr(value, "__dict__", {}).values()
+# Why the number of samples in rows is not known.
+PARTS = (
+    "no loader counts them, and several rows of what the model is called with may be one sample, as nodes of graphs, "
+    "points and packed sequences are: it is given numbers that may say which belong together, or returns other rows"
+)
+VIEWS = (
+    "no loader counts them, and rows that a model is called with resemble others of the step, each those in its place, "
+    "as views of the same samples do, or these with noise added: of how many samples they are cannot be told"
+)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -126,6 +49,80 @@ class Batch:
         """Return whether its data lies there, still."""
         reference = self.references.get(storage)
         return storage in self.storages and not (reference is not None and reference.expired())
+
+
+class Look(NamedTuple):
+    """What more there is to know of the tensors of a forward, where their rows are not the samples of the batches.
+
+    `sizes`: dimensions that may be the batch's. `is_part`: one of them is not all of the data that lies there.
+    """
+
+    sizes: frozenset[int] = frozenset()
+    is_part: bool = False
+
+
+class Rows(NamedTuple):
+    """Samples that a tensor holds: `number` of them along `dim`; `is_told`: by the model, not only by custom.
+
+    `times`: how often each of them is there. `unknown`: why their number is not known, where it is 0.
+    """
+
+    number: int
+    dim: int = 0
+    is_told: bool = False
+    times: int = 1
+    unknown: str = PARTS
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pass:
+    """One training forward: on so many rows, with the batches that it took.
+
+    Attributes:
+        reached: whether a backward pass came to what it returned; None: nobody can tell.
+        is_repeat: of a closure that runs again on the same samples.
+        again: batches that were gone already and that it was called with; only where it took none.
+        gave: loaders that had given batches in its step before it.
+        fits: whether the samples of its batches are to be found in the shapes that it was called with.
+        is_part: whether it was called with a part of a batch's own tensor.
+        is_known: whether it took its batches by their tensors, not by numbers.
+        laps: steps that ended since.
+        number: of backward passes that had ended before it.
+        call: which model was called, and where its first tensor lies; None: any, or anywhere. `goes_on`: with what came
+            out of a model before, as a recurrent one is. `changes_input`: a backward pass gives gradients to what it is
+            called with, and to no parameter by that.
+        samples: tells how many of them there are in those rows where no loader does; None: it cannot be told.
+    """
+
+    rows: int
+    samples: Callable[[], Rows | None]
+    elements: int
+    batches: Sequence[Batch]
+    again: Sequence[Batch]
+    gave: Collection[int]
+    is_repeat: bool
+    fits: bool
+    is_part: bool
+    is_known: bool
+    number: int = 0
+    call: tuple[int, object] | None = None
+    goes_on: bool = False
+    changes_input: bool = False
+    reached: bool | None = None
+    laps: int = 0
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """Return whether it was called with rows of which no batch is known."""
+        return self.rows > 0 and not self.batches and not self.again
+
+    def followed(self) -> None:
+        """It is told when a backward pass comes."""
+        self.reached = False
+
+    def reach(self, *_: object) -> None:
+        """A backward pass came to what the forward returned; a hook of autograd's node."""
+        self.reached = True
 
 
 class Pending:
@@ -291,3 +288,89 @@ def _lying_at(storages: Iterable[int], holders: Mapping[int, Batch]) -> list[Bat
         if batch is not None and batch not in found and batch.lies_at(storage):
             found.append(batch)
     return found
+
+
+def storages(value: Any) -> set[int]:
+    """Return where the data of the tensors in nested containers and objects lies, by address; the nearest ones."""
+    return {address for storage in _storages(value) if (address := storage.data_ptr())}
+
+
+class StorageReference:
+    """What torch's StorageWeakRef is, of a storage without a type: that one takes twice the calls, in each step."""
+
+    __slots__ = ("_number",)
+    _expired: Callable[[int], bool] = torch.UntypedStorage._expired  # type: ignore[assignment]
+    _free: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._number: int = storage._weak_ref()  # type: ignore[assignment]
+
+    def __del__(self) -> None:
+        self._free(self._number)
+
+    def expired(self) -> bool:
+        """Return whether the memory is free for others."""
+        return self._expired(self._number)
+
+
+def live_storages(value: Any) -> dict[int, StorageReference]:
+    """Return what `storages` does, with references that tell when the memory is free for others."""
+    return {address: StorageReference(storage) for storage in _storages(value) if (address := storage.data_ptr())}
+
+
+def _storages(value: Any) -> list[torch.UntypedStorage]:
+    found, values = [], [value]
+    for nearest in values:  # it grows meanwhile
+        # Nearly everything that is given is a short list, and to ask one whether it is a tensor takes long.
+        is_list = type(nearest) in {list, tuple}
+        if not is_list and isinstance(nearest, torch.Tensor):
+            storage = _storage(nearest)
+            if storage is not None:
+                found.append(storage)
+        elif (room := MOST_VALUES - len(values)) > 0:
+            values += nearest[:room] if is_list else islice(_held(nearest), room)
+    return found
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Return where a tensor's data lies; 0: nowhere, or in several places."""
+    storage = _storage(tensor)
+    return 0 if storage is None else storage.data_ptr()
+
+
+def identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what tells a tensor from others, though they lie where it was freed, and once it is changed."""
+    if not (tensor.is_nested or structure.is_dense(tensor)):
+        return tuple(map(identity, structure.parts(tensor)))
+    storage = _storage(tensor)
+    if storage is None:
+        return (object(),)
+    lies = () if tensor.is_nested else (tensor.storage_offset(), tensor.shape, tensor.stride())
+    reference = StorageWeakRef(storage)  # compared last: it is equal to others, and refuses what is none
+    return (reference.cdata, None if tensor.is_inference() else tensor._version, lies, reference)
+
+
+def live_storage(tensor: torch.Tensor) -> dict[int, StorageReference]:
+    """Return what `live_storages` does, of one tensor."""
+    storage = _storage(tensor)
+    if storage is None or not (place := storage.data_ptr()):
+        return {}
+    return {place: StorageReference(storage)}
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return where a tensor's data lies; None: sparse ones, and those inside of torch.func's transforms, have none."""
+    try:
+        return (tensor.values() if tensor.is_nested else tensor).untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _held(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, (str, bytes, int, float, torch.nn.Module)):
+        return ()
+    if isinstance(value, (dict, Mapping)):
+        return value.values()
+    return getattr(value, "__dict__", {}).values()
