@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.recorder import HookCost
 from dpdoctor.worker.timing.steady_tally import SteadyTally
-from dpdoctor.worker.timing.steplog import HookCost
 from dpdoctor.worker.timing.tally import Tally
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
 

@@ -44,9 +44,8 @@ from dpdoctor.worker.timing.batches import live_storages, storages
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.optimizers import MOST_IDLE, Optimizers, StepCounter
 from dpdoctor.worker.timing.phases import PhaseClock, Updates, watch_backward, watch_copies
-from dpdoctor.worker.timing.recorder import Recorder
+from dpdoctor.worker.timing.recorder import Recorder, StepLog
 from dpdoctor.worker.timing.steady_tally import SteadyTally
-from dpdoctor.worker.timing.steplog import StepLog
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
 

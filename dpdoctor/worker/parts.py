@@ -18,8 +18,7 @@ from dpdoctor.worker.report import Report
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.optimizers import StepCounter
 from dpdoctor.worker.timing.phases import PhaseClock
-from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.recorder import Recorder, StepLog
 from dpdoctor.worker.wrap.redirect import Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
 

@@ -27,7 +27,7 @@ from dpdoctor.records import (
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.timing.optimizers import Optimizers
-from dpdoctor.worker.timing.steplog import StepLog
+from dpdoctor.worker.timing.recorder import StepLog
 from dpdoctor.worker.timing.tally import Tally
 from dpdoctor.worker.wrap.wrapping import Wrapping
 

@@ -31,8 +31,7 @@ from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.seeding import Seeding
 from dpdoctor.worker.timing.exchanges import Exchanges
-from dpdoctor.worker.timing.recorder import Recorder
-from dpdoctor.worker.timing.steplog import HookCost, StepLog
+from dpdoctor.worker.timing.recorder import HookCost, Recorder, StepLog
 from tests.builders.rig import Rig
 
 STEP_NS = 10_000_000
