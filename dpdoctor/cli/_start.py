@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -19,6 +20,9 @@ from dpdoctor.launch.progress import LiveProgress, PlainProgress, Progress, Sile
 from dpdoctor.records import LaunchRecord
 from dpdoctor.spec import RunHeader, RunSpec
 from dpdoctor.version import __version__
+
+if TYPE_CHECKING:
+    from dpdoctor.gate.sides import Checkout
 
 
 def now() -> str:
@@ -44,6 +48,13 @@ def header(spec: RunSpec) -> RunHeader:
         spec=replace(spec, args=tuple(redact.arguments(spec.args))),
         fingerprint=machine.fingerprint(None if spec.is_module else Path(spec.target)),
     )
+
+
+def checkout(label: str, spec: RunSpec, import_roots: tuple[str, ...] = ()) -> Checkout:
+    """Return what is launched of a directory."""
+    from dpdoctor.gate.sides import Checkout
+
+    return Checkout(label=label, spec=spec, header=header(spec), import_roots=import_roots)
 
 
 def progress(console: Console, *, quiet: bool, verbose: bool) -> Progress:

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from dpdoctor import rundir
-from dpdoctor.cli import Verb, _checkouts, _options, _report, _start
+from dpdoctor.cli import Verb, _options, _report, _start
 from dpdoctor.launch import interruption
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def calibrate(context: click.Context, /, **options: Any) -> None:
     console = _report.console_for(_report.TERMINAL)
     asked = _options.tolerance_of(options)
     spec = _options.spec(options, _options.timing(options))
-    checkout = _checkouts.checkout_of(spec.cwd, spec)
+    checkout = _start.checkout(spec.cwd, spec)
     directory = options["calibrations"] or calibration.default_directory()
     calibration.prepare(directory)
     root = options["out"] or _start.default_out(spec, "calibrate-")
