@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis.base.summary import ModeSummary
-from dpdoctor.analysis.comparison import counter_values
-from dpdoctor.analysis.comparison.model import Value
+from dpdoctor.analysis.comparison import Value, counter_values
 from dpdoctor.gate.model import Difference
 
 PEAK_MEMORY = "peak_memory_bytes"

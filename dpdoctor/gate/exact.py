@@ -12,7 +12,7 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.base.summary import ModeSummary, why_withheld
-from dpdoctor.analysis.comparison.model import Value
+from dpdoctor.analysis.comparison import Value
 from dpdoctor.gate import counters
 from dpdoctor.gate.model import Difference, ExactResult, GateResult, LeftOut, Outcome, result
 from dpdoctor.gate.sides import Checkout, launch

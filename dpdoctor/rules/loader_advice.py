@@ -12,8 +12,8 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.cores import BUSY
 from dpdoctor.analysis.base.weighing import COVERAGE, main_part
 from dpdoctor.analysis.loader import trial
-from dpdoctor.analysis.loader.facts import unseen
-from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
+from dpdoctor.analysis.loader.feed import why_unseen
+from dpdoctor.analysis.loader.predict import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.trial import changes, tried_step
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
@@ -166,7 +166,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
 def why_none(facts: ModeFacts, loader: LoaderSummary | None) -> str | None:
     """Return why there is no advice, as far as that is known."""
     found = _why_not_the_fetch(loader) if loader is not None and facts.others else None
-    return found or unseen(facts.mode)
+    return found or why_unseen(facts.mode)
 
 
 def _why_not_the_fetch(loader: LoaderSummary) -> str | None:

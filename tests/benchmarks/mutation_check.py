@@ -72,12 +72,12 @@ DEFECTS = {
     ),
     # trace, attribution
     "unix_time_loses_nanoseconds": Defect(
-        "trace/numbers.py",
+        "trace/values.py",
         "whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1e3).astype(np.int64)",
         "np.rint(us * 1e3).astype(np.int64)",
     ),
     "copies_hide_communication": Defect(
-        "attribution/parts.py", "    COMM = 1\n    H2D = 2\n", "    COMM = 2\n    H2D = 1\n"
+        "attribution/device_events.py", "    COMM = 1\n    H2D = 2\n", "    COMM = 2\n    H2D = 1\n"
     ),
     # analysis
     "shares_of_busy_time": Defect(

@@ -13,10 +13,26 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
-from dpdoctor.analysis.loader import facts, predict, trial
-from dpdoctor.analysis.loader.feed import Feed, feed
-from dpdoctor.analysis.loader.measured import Measured, UnknownError, measured, ranks_of_a_node
-from dpdoctor.analysis.loader.predict import Basis, Predictor, tried
+from dpdoctor.analysis.loader import predict, trial
+from dpdoctor.analysis.loader.feed import (
+    Feed,
+    batch_bytes,
+    batch_tensors,
+    collate_time,
+    cpu_ratio,
+    epoch_start,
+    feed,
+    fetch_cv,
+    fetch_time,
+    hand_offs_of,
+    queued_time,
+    ready_shares,
+    receive_time,
+    transform_summaries,
+    wait_time,
+    worker_summaries,
+)
+from dpdoctor.analysis.loader.predict import Basis, Measured, Predictor, UnknownError, measured, ranks_of_a_node, tried
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.records import Launch, Sample
 from dpdoctor.spec import BASELINE, RunHeader
@@ -90,7 +106,7 @@ def budget(feed: Feed, launch: Launch, header: RunHeader) -> Budget:
         memory=None if used is None else header.fingerprint.memory_bytes - used + held,
         per_worker=per_worker,
         shm=None if shm_total is None or shm_used is None else shm_total - shm_used,
-        per_batch=facts.batch_bytes(feed) or 0.0,
+        per_batch=batch_bytes(feed) or 0.0,
     )
 
 
@@ -176,7 +192,7 @@ def _predictor(found: Feed, launch: LaunchFacts, mode: ModeSummary, header: RunH
 
 def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSummary:
     loader, found, launch = fed.feed.loader, fed.feed, fed.launch
-    hand_offs = facts.hand_offs(found, launch)
+    hand_offs = hand_offs_of(found, launch)
     predictions: tuple[LoaderPrediction, ...] = ()
     chosen, reason = None, fed.reason
     if fed.predictor is not None:
@@ -203,19 +219,19 @@ def _summary(fed: _Fed, baseline: _Fed | None, header: RunHeader) -> LoaderSumma
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
         rebuilt=loader.rebuilt,
-        queued=facts.queued_time(found),
-        batch_tensors=facts.batch_tensors(hand_offs),
-        batch_bytes=facts.batch_bytes(found),
-        fetch=facts.fetch_time(found),
-        fetch_cv=facts.fetch_cv(found),
-        cpu_ratio=facts.cpu_ratio(found),
-        collate=facts.collate_time(found),
-        wait=facts.wait(found),
-        ready_batches=facts.ready(found),
-        transfer=facts.receive(found, hand_offs),
-        epoch_start=facts.edge(found),
-        transforms=facts.transforms(found, launch),
-        workers=facts.workers(found),
+        queued=queued_time(found),
+        batch_tensors=batch_tensors(hand_offs),
+        batch_bytes=batch_bytes(found),
+        fetch=fetch_time(found),
+        fetch_cv=fetch_cv(found),
+        cpu_ratio=cpu_ratio(found),
+        collate=collate_time(found),
+        wait=wait_time(found),
+        ready_batches=ready_shares(found),
+        transfer=receive_time(found, hand_offs),
+        epoch_start=epoch_start(found),
+        transforms=transform_summaries(found, launch),
+        workers=worker_summaries(found),
         predictions=predictions,
         advice=chosen,
         advice_reason=reason,

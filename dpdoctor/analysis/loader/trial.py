@@ -10,8 +10,7 @@ from dpdoctor.analysis.base.ablation import ablations
 from dpdoctor.analysis.base.figure import Figure
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
-from dpdoctor.analysis.loader.measured import DEFAULT_PREFETCH
-from dpdoctor.analysis.loader.predict import ABLATION
+from dpdoctor.analysis.loader.predict import ABLATION, DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.simulate import Setting
 from dpdoctor.spec import BESIDE, ONE_WORKER, OTHER_SETTING, SEVERAL_LOADERS, LoaderSetting
 

@@ -11,7 +11,7 @@ from dpdoctor.analysis.analyse import analyse
 from dpdoctor.analysis.base.summary import LoaderSummary
 from dpdoctor.analysis.loader import trial as advice
 from dpdoctor.analysis.loader.feed import feed
-from dpdoctor.analysis.loader.measured import NO_SENDING, Block, Measured
+from dpdoctor.analysis.loader.predict import NO_SENDING, Block, Measured
 from dpdoctor.analysis.loader.simulate import Cores, Setting
 from dpdoctor.analysis.loader.summarise import Budget, budget, settings
 from dpdoctor.loading import HandOff

@@ -1,11 +1,16 @@
+"""How runs differ, in each figure, count and finding; and how two figures do."""
+
 from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dpdoctor.analysis import Analysis, Finding, Inconclusive, analyse
-from dpdoctor.analysis.comparison import Comparison, Fact, FindingComparison, compare
+from dpdoctor.analysis import Analysis, Figure, Finding, Inconclusive, analyse
+from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.comparison import Comparison, Fact, FindingComparison, compare, compared, fact
 from dpdoctor.records import Check, Collective, Counters, HostSync, InputTensor
 from tests.builders import records, runs, traced_runs
 from tests.builders.diagnosed_runs import figure, finding, with_modes
@@ -196,7 +201,7 @@ def diagnosed(*findings: Finding, inconclusive: tuple[Inconclusive, ...] = (), o
     return replace(found, summary=summary)
 
 
-def compared(base: Analysis, other: Analysis) -> FindingComparison:
+def compared_findings(base: Analysis, other: Analysis) -> FindingComparison:
     (found,) = compare([base, other]).findings
     return found
 
@@ -221,32 +226,32 @@ REFUTED = finding(status="refuted", severity="info", remedy=None, code=None)
     ],
 )
 def test_a_finding_of_one_mode_in_two_runs(base: Analysis, other: Analysis, change: str) -> None:
-    found = compared(base, other)
+    found = compared_findings(base, other)
     assert (found.rule, found.mode, found.of) == ("data_starved", "ddp", "step")
     assert found.changes == (change,)
 
 
 def test_without_an_interval_a_cost_is_not_called_changed() -> None:
     bare = replace(figure(0.6, 0.03, "ratio"), low=None, high=None)
-    assert compared(costs(0.4), diagnosed(finding(cost=bare))).changes == ("unclear",)
+    assert compared_findings(costs(0.4), diagnosed(finding(cost=bare))).changes == ("unclear",)
 
 
 def test_a_rule_that_could_not_look_does_not_say_gone() -> None:
     blind = diagnosed(inconclusive=(Inconclusive(rule="data_starved", mode="ddp", reason="no loader was seen"),))
-    found = compared(costs(0.4), blind)
+    found = compared_findings(costs(0.4), blind)
     assert found.changes == ("unknown",)
     assert found.runs[1].reason == "no loader was seen"
 
 
 @pytest.mark.parametrize("other", [even(100), runs.failed_run()])
 def test_a_mode_that_is_missing_or_failed_does_not_say_gone(other: Analysis) -> None:
-    assert compared(costs(0.4), other).changes == ("unknown",)
+    assert compared_findings(costs(0.4), other).changes == ("unknown",)
 
 
 def test_an_inactive_mode_was_not_asked() -> None:
     of = runs.cpu_run()
     active = with_modes(of, dp=replace(of.summary.modes["dp"], status="ok"))
-    found = compared(diagnosed(finding(mode="dp"), of=active), diagnosed(of=of))
+    found = compared_findings(diagnosed(finding(mode="dp"), of=active), diagnosed(of=of))
     assert found.changes == ("unknown",)
     assert found.runs[1].reason == "there is no accelerator"
 
@@ -262,3 +267,74 @@ def test_a_finding_of_a_withheld_mode_is_withheld_with_it() -> None:
 def test_a_share_of_an_epoch_is_not_compared_with_one_of_a_step() -> None:
     found = compare([costs(0.4), costs(0.4, share_of="epoch")]).findings
     assert [(one.of, one.changes) for one in found] == [("step", ("gone",)), ("epoch", ("appeared",))]
+
+
+def with_half(value: float, half: float | None = None, *, scope: str = "run", unit: str = "s") -> Figure:
+    low, high = (None, None) if half is None else (value - half, value + half)
+    return Figure(value=value, low=low, high=high, n=9, unit=unit, scope=scope)
+
+
+def test_each_run_is_held_against_the_first() -> None:
+    found = compared([with_half(10, 1), with_half(20, 1), with_half(5, 1), with_half(10.5, 1)])
+    assert [change.ratio.value for change in found.changes] == [2.0, 0.5, 1.05]
+    assert [change.difference.value for change in found.changes] == [10, -5, 0.5]
+    assert [change.verdict for change in found.changes] == ["more", "less", "alike"]
+
+
+@pytest.mark.parametrize(("one", "other"), [(with_half(10), with_half(20, 1)), (with_half(10, 1), with_half(20))])
+def test_without_an_interval_nothing_is_called_a_change(one: Figure, other: Figure) -> None:
+    (change,) = compared([one, other]).changes
+    assert (change.ratio.value, change.verdict) == (2.0, "unclear")
+
+
+def test_what_is_unknown_in_one_run_stays_unknown() -> None:
+    unknown = stats.unknown("s", "nothing was measured")
+    for pair in ((unknown, with_half(1, 0.1)), (with_half(1, 0.1), unknown)):
+        (change,) = compared(pair).changes
+        assert change.verdict == "unknown"
+        assert change.ratio.reason == change.difference.reason == "nothing was measured"
+
+
+def test_what_takes_no_time_in_the_base_has_a_difference_and_no_ratio() -> None:
+    (change,) = compared([with_half(0, 0), with_half(5, 1)]).changes
+    assert change.ratio.value is None
+    assert (change.difference.value, change.verdict) == (5, "more")
+
+
+def test_a_base_that_reaches_zero_has_a_difference_with_an_interval() -> None:
+    (change,) = compared([with_half(0.1, 0.2), with_half(40, 1)]).changes
+    assert change.ratio.low is None
+    assert change.verdict == "more"
+
+
+def test_nothing_is_not_other_than_nothing() -> None:
+    (change,) = compared([with_half(0, 0), with_half(0, 0)]).changes
+    assert change.verdict == "alike"
+
+
+@pytest.mark.parametrize(("scopes", "expected"), [(("launches", "launches"), "launches"), (("launches", "run"), "run")])
+def test_a_change_holds_between_launches_only_where_both_figures_do(scopes: tuple[str, str], expected: str) -> None:
+    (change,) = compared([with_half(10, 1, scope=scopes[0]), with_half(20, 1, scope=scopes[1])]).changes
+    assert change.ratio.scope == change.difference.scope == expected
+
+
+values, halves = st.floats(0.1, 100), st.floats(0, 20)
+figures = st.builds(lambda of, below, above: replace(with_half(of, above), low=of - below), values, halves, halves)
+
+
+@given(figures, figures)
+@example(replace(with_half(1.00, 0.12), low=0.90), replace(with_half(1.17, 0.15), low=1.05))
+def test_the_verdict_is_that_of_the_ratio_where_it_has_an_interval(one: Figure, other: Figure) -> None:
+    (change,) = compared([one, other]).changes
+    low, high = change.ratio.low, change.ratio.high
+    assume(low is not None and high is not None)
+    assert low is not None
+    assert high is not None
+    assume(min(abs(low - 1), abs(high - 1)) > 1e-6)
+    expected = "more" if low > 1 else "less" if high < 1 else "alike"
+    assert change.verdict == expected
+
+
+def test_a_fact_differs_or_not_or_cannot_be_told() -> None:
+    assert fact("cores", [2, 2, 4, None]).differs == (False, True, None)
+    assert fact("driver", [None, None]).differs == (None,)

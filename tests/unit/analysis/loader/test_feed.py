@@ -5,8 +5,28 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.loader import facts
-from dpdoctor.analysis.loader.feed import Feed, feed
+from dpdoctor.analysis.loader.feed import (
+    DISTURBED,
+    NO_EDGE,
+    NO_FETCH,
+    NO_HAND_OFF,
+    Feed,
+    batch_bytes,
+    batch_tensors,
+    collate_time,
+    cpu_ratio,
+    epoch_start,
+    feed,
+    fetch_cv,
+    fetch_time,
+    fetch_times,
+    queued_time,
+    ready_shares,
+    receive_time,
+    transform_summaries,
+    wait_time,
+    worker_summaries,
+)
 from dpdoctor.loading import FRESH_WORKERS, HandOff, TransformTime
 from dpdoctor.records import Rank
 from tests.builders.feeding import batch, even_batches, launch, loader, rank
@@ -30,19 +50,19 @@ def with_edge(made: Rank, step: int) -> Rank:
 
 def test_fetch_and_wait_are_means_with_an_interval_over_the_windows() -> None:
     found = fed(rank([*even_batches(4), *even_batches(8, wait=20.0)[4:]]))
-    fetch = facts.fetch_time(found)
+    fetch = fetch_time(found)
     assert (fetch.value, fetch.n) == (pytest.approx(0.030), 2)
     assert fetch.low is not None
     assert fetch.low < 0.020
-    assert facts.wait(found).value == pytest.approx(0.030)
-    assert facts.fetch_cv(found) == pytest.approx(0.35635, abs=1e-5)
+    assert wait_time(found).value == pytest.approx(0.030)
+    assert fetch_cv(found) == pytest.approx(0.35635, abs=1e-5)
 
 
 def test_all_ranks_are_in_the_figures() -> None:
     ranks = [rank(even_batches(8, wait=wait), index=index, world_size=2) for index, wait in enumerate((40.0, 80.0))]
     found = fed(*ranks)
-    assert facts.fetch_time(found).value == pytest.approx(0.060)
-    assert facts.wait(found).value == pytest.approx(0.060)
+    assert fetch_time(found).value == pytest.approx(0.060)
+    assert wait_time(found).value == pytest.approx(0.060)
 
 
 def test_without_a_full_window_or_a_batch_nothing_is_known() -> None:
@@ -59,57 +79,57 @@ def test_the_loader_that_feeds_most_steps_is_the_one() -> None:
 
 def test_cpu_and_collate_are_parts_of_the_fetch() -> None:
     found = fed(rank(even_batches(8, cpu=10.0, collate=4.0)))
-    assert facts.cpu_ratio(found).value == pytest.approx(0.25)
-    assert facts.collate_time(found).value == pytest.approx(0.004)
+    assert cpu_ratio(found).value == pytest.approx(0.25)
+    assert collate_time(found).value == pytest.approx(0.004)
 
 
 def test_waits_for_a_core_are_a_part_of_the_fetch_of_which_the_cpu_ratio_knows_nothing() -> None:
     found = fed(rank([replace(b, queued_ns=30 * MS) for b in even_batches(8, cpu=5.0)]))
-    assert (facts.fetch_time(found).value, facts.queued_time(found).value) == pytest.approx((0.040, 0.030))
-    assert facts.cpu_ratio(found).value == pytest.approx(0.5)
+    assert (fetch_time(found).value, queued_time(found).value) == pytest.approx((0.040, 0.030))
+    assert cpu_ratio(found).value == pytest.approx(0.5)
 
 
 def test_tensors_are_those_of_a_batch_that_was_handed_over() -> None:
-    assert facts.batch_tensors((replace(HAND_OFF, num_tensors=2),)) == 2
-    assert facts.batch_tensors((HAND_OFF,)) is None
-    assert facts.batch_tensors(()) is None
+    assert batch_tensors((replace(HAND_OFF, num_tensors=2),)) == 2
+    assert batch_tensors((HAND_OFF,)) is None
+    assert batch_tensors(()) is None
 
 
 def test_what_an_ablation_fetched_ahead_is_not_judged() -> None:
     # Fetched before the first window, in 90 ms; asked for in it.
     ahead = batch(1, asked=0, wait=1.0, fetch_begin=-95.0, fetch=90.0)
     found = fed(rank([ahead, *even_batches(8)[1:]]))
-    assert facts.fetch_time(found).value == pytest.approx(0.040)
+    assert fetch_time(found).value == pytest.approx(0.040)
 
 
 def test_fetches_that_outlast_the_windows_are_those_asked_for() -> None:
     ahead = [replace(b, fetch_begin_ns=b.asked_ns - 5000 * MS, fetch_ns=900 * MS) for b in even_batches(8)]
-    assert facts.fetch_time(fed(rank(ahead))).value == pytest.approx(0.900)
+    assert fetch_time(fed(rank(ahead))).value == pytest.approx(0.900)
 
 
 def test_unknown_fetches_stay_unknown() -> None:
     found = fed(rank(even_batches(8, fetch=0.0)))
-    assert facts.fetch_time(found).reason == facts.NO_FETCH
-    assert facts.cpu_ratio(found).reason == facts.NO_FETCH
-    assert facts.fetch_cv(found) is None
+    assert fetch_time(found).reason == NO_FETCH
+    assert cpu_ratio(found).reason == NO_FETCH
+    assert fetch_cv(found) is None
 
 
 def test_fetches_of_fresh_interpreters_are_unknown_because_of_them() -> None:
     found = fed(rank(even_batches(8, fetch=0.0), loaders=(loader(num_workers=1, note=f"as it is; {FRESH_WORKERS}"),)))
-    assert facts.fetch_time(found).reason == FRESH_WORKERS
+    assert fetch_time(found).reason == FRESH_WORKERS
 
 
 def test_ready_is_the_share_of_asks() -> None:
     depths = [0, 0, 1, 1, 1, 1, 2, -1]
     found = fed(rank([replace(b, ready=depth) for b, depth in zip(even_batches(8), depths, strict=True)]))
-    assert facts.ready(found) == pytest.approx({0: 2 / 7, 1: 4 / 7, 2: 1 / 7})
+    assert ready_shares(found) == pytest.approx({0: 2 / 7, 1: 4 / 7, 2: 1 / 7})
 
 
 def test_bytes_are_the_mean_of_what_is_known() -> None:
     sizes = [0, 100, 100, 400, 100, 100, 100, 100]
     found = fed(rank([replace(b, num_bytes=size) for b, size in zip(even_batches(8), sizes, strict=True)]))
-    assert facts.batch_bytes(found) == pytest.approx(1000 / 7)
-    assert facts.batch_bytes(fed(rank(even_batches(8)))) is None
+    assert batch_bytes(found) == pytest.approx(1000 / 7)
+    assert batch_bytes(fed(rank(even_batches(8)))) is None
 
 
 def lying_ready() -> Rank:
@@ -123,20 +143,20 @@ def lying_ready() -> Rank:
 
 
 def test_receive_is_what_ready_batches_took() -> None:
-    assert facts.receive(fed(lying_ready()), (HAND_OFF,)).value == pytest.approx(0.002)
+    assert receive_time(fed(lying_ready()), (HAND_OFF,)).value == pytest.approx(0.002)
 
 
 def test_receive_is_the_hand_off_where_others_took_cores() -> None:
     # What ready batches took holds waits for cores then.
     found = replace(fed(lying_ready()), disturbed=True)
-    assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.003)
-    assert facts.receive(found, ()).reason == facts.DISTURBED
+    assert receive_time(found, (HAND_OFF,)).value == pytest.approx(0.003)
+    assert receive_time(found, ()).reason == DISTURBED
 
 
 def test_receive_is_the_hand_off_where_no_batch_lay_ready() -> None:
     found = fed(rank(even_batches(8)))
-    assert facts.receive(found, (HAND_OFF,)).value == pytest.approx(0.003)
-    assert facts.receive(found, ()).reason == facts.NO_HAND_OFF
+    assert receive_time(found, (HAND_OFF,)).value == pytest.approx(0.003)
+    assert receive_time(found, ()).reason == NO_HAND_OFF
 
 
 def test_the_edge_is_the_first_batch_and_its_iterator() -> None:
@@ -144,12 +164,12 @@ def test_the_edge_is_the_first_batch_and_its_iterator() -> None:
     batches = even_batches(8)
     batches[2] = replace(batch(3, asked=230, wait=100.0), iteration=1, batch=0, opening_ns=25 * MS)
     made = with_edge(rank(batches), 3)
-    assert facts.edge(fed(made)).value == pytest.approx(0.085)
+    assert epoch_start(fed(made)).value == pytest.approx(0.085)
 
 
 def test_no_edge_in_a_full_window_is_unknown() -> None:
     made = rank(even_batches(8))
-    assert facts.edge(fed(made)).reason == facts.NO_EDGE
+    assert epoch_start(fed(made)).reason == NO_EDGE
 
 
 WORKERS = (loader(num_workers=2, prefetch_factor=2),)
@@ -170,7 +190,7 @@ def test_transforms_are_shares_of_the_fetch_in_the_order_of_the_chain() -> None:
     )
     # Collate takes a quarter of the 40 ms: items take 30 ms, half of them RandomAffine.
     made = rank(even_batches(8, collate=10.0), transforms=times)
-    affine, to_tensor = facts.transforms(fed_by_workers(made), launch(made))
+    affine, to_tensor = transform_summaries(fed_by_workers(made), launch(made))
     assert (affine.name, affine.share, affine.per_batch.value) == (
         "RandomAffine",
         pytest.approx(0.375),
@@ -186,15 +206,15 @@ def test_workers_are_busy_for_the_part_of_a_fetch_that_lies_in_a_window() -> Non
         batch(2, asked=150, wait=10.0, fetch_begin=0.0, fetch=100.0, worker=1),
         batch(9, asked=900, wait=10.0, fetch_begin=780.0, fetch=120.0, worker=1),
     ]
-    first, second = facts.workers(fed_by_workers(rank(batches, loaders=WORKERS)))
+    first, second = worker_summaries(fed_by_workers(rank(batches, loaders=WORKERS)))
     assert (first.rank, first.worker, first.busy) == (0, 0, pytest.approx(150 / 800))
-    assert first.fetch.reason == facts.NO_FETCH
+    assert first.fetch.reason == NO_FETCH
     assert (second.worker, second.batches, second.busy) == (1, 2, pytest.approx(120 / 800))
     assert second.fetch.value == pytest.approx(0.110)
 
 
 def test_the_training_thread_is_no_worker() -> None:
-    assert facts.workers(fed_by_workers(rank(even_batches(8)))) == ()
+    assert worker_summaries(fed_by_workers(rank(even_batches(8)))) == ()
 
 
 def test_fetch_times_are_those_of_each_process() -> None:
@@ -203,9 +223,9 @@ def test_fetch_times_are_those_of_each_process() -> None:
         batch(2, asked=150, wait=10.0, fetch_begin=0.0, fetch=100.0, worker=1),
         batch(3, asked=250, wait=10.0, fetch_begin=300.0, fetch=50.0, worker=1),
     ]
-    assert facts.fetch_times(fed_by_workers(rank(batches, loaders=WORKERS))) == {
+    assert fetch_times(fed_by_workers(rank(batches, loaders=WORKERS))) == {
         (0, 0): [pytest.approx(0.2)],
         (0, 1): [pytest.approx(0.1), pytest.approx(0.05)],
     }
-    (process,) = facts.fetch_times(fed_by_workers(rank(even_batches(8))))
+    (process,) = fetch_times(fed_by_workers(rank(even_batches(8))))
     assert process == (0, None)
