@@ -65,7 +65,7 @@ class _AfterTorch:
 
 
 def _prepare(_: str) -> None:
-    import dpdoctor.worker.leaving  # noqa: F401 - before torch: what is registered first to run at exit runs last
+    import dpdoctor.worker.ending  # noqa: F401 - before torch: what is registered first to run at exit runs last
 
 
 def _lay_tripwires(directory: str) -> None:

@@ -23,7 +23,7 @@ GRACE_S = 2.0
 MODULE = "dpdoctor.worker"
 WORKER = (sys.executable, "-m", MODULE)
 # What a rank imports before it runs the script, in that order, and what torch imports for the first optimizer.
-PRELOAD = ("dpdoctor.worker.leaving", "dpdoctor.worker.rank", "torch._dynamo", "dpdoctor.worker.overlay.holders")
+PRELOAD = ("dpdoctor.worker.ending", "dpdoctor.worker.rank", "torch._dynamo", "dpdoctor.worker.overlay.holders")
 # What a launcher announces that dpdoctor itself was started by, or a shell: ranks of ours would meet there.
 _ANNOUNCED = ("MASTER_ADDR", "MASTER_PORT")
 _ANNOUNCED_PREFIX = "TORCHELASTIC_"

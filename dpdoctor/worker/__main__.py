@@ -3,7 +3,7 @@
 import os
 import sys
 
-from dpdoctor.worker.leaving import die_with_parent  # before torch
+from dpdoctor.worker.ending import die_with_parent  # before torch
 
 if __name__ == "__main__":
     die_with_parent()  # before anything that takes its time

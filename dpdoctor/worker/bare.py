@@ -29,13 +29,12 @@ from dpdoctor import redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, PHASES, RankRecord, StepRecord, WindowRecord
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import launched, script, setup, terminal, trackers
+from dpdoctor.worker import environment, script, setup
 from dpdoctor.worker.base import lines, profiler
 from dpdoctor.worker.base.director import Director, Facts
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise, usual_step_ns
-from dpdoctor.worker.ending import Ending, Stop
-from dpdoctor.worker.leaving import LEAVING
+from dpdoctor.worker.ending import LEAVING, Ending, Stop
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
@@ -48,10 +47,10 @@ from dpdoctor.worker.timing.recorder import Recorder
 def main(task: WorkerTask, protection: Protection) -> int:
     """Run the task bare; return the exit code with which to leave."""
     directory = rundir.rank_dir(Path(task.directory), 0)
-    heartbeat = launched.show_life(directory)
-    setup.set_up(task, launched.place())
-    launched.hide()
-    terminal.give(Patches(for_children=True))
+    heartbeat = setup.show_life(directory)
+    setup.set_up(task, setup.place())
+    environment.hide_launcher()
+    environment.give_terminal(Patches(for_children=True))
     lines.keep_stacks_short(Patches(for_children=True))
     overlay = None
     if protection.by in {"python", "landlock"}:  # else nothing in the script need be replaced
@@ -60,7 +59,7 @@ def main(task: WorkerTask, protection: Protection) -> int:
         overlay = Overlay(directory / rundir.OVERLAY, territory.is_free)
         files.divert(Patches(for_children=True), overlay)
         atexit.register(overlay.discard)
-    trackers.keep_home(task.spec.cwd, overlay, lambda _: None)  # the baseline says it
+    environment.keep_wandb_home(task.spec.cwd, overlay, lambda _: None)  # the baseline says it
     code = Bare(task, directory, heartbeat, protection).run()
     if not task.spec.allow_writes:
         LEAVING.with_code(code)
@@ -129,7 +128,7 @@ class Bare:
         self._num_measured = 0
         self._at_edge = False
         self._last_ns = self._clock()
-        self._refusal = launched.ChildRefusal(Patches(for_children=True), directory)
+        self._refusal = environment.ChildRefusal(Patches(for_children=True), directory)
         self._watch()
 
     def _watch(self) -> None:
@@ -138,7 +137,7 @@ class Bare:
         phases = _Untimed(self._clock)
         optimizers = Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
         optimizers.watch(patches)
-        launched.refuse_distribution(patches, self._refuse)
+        environment.refuse_distribution(patches, self._refuse)
         differentiate, iterate = torch.autograd.backward, DataLoader.__iter__
 
         @functools.wraps(differentiate)
@@ -175,7 +174,7 @@ class Bare:
         except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            said = self._refusal.reason or launched.looked_for(error, script.raised_at(error))
+            said = self._refusal.reason or environment.looked_for_rank(error, script.raised_at(error))
             self._left(said or script.failure(error) + self._protection.hint(error))
         else:
             self._left("")

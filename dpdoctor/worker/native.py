@@ -34,12 +34,11 @@ from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.agreement import Agreement, Alone, LostError, Stored, world_name
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.shard import OWN
-from dpdoctor.worker.ending import Ending, Leave, LettingGo, Stop
+from dpdoctor.worker.ending import LEAVING, Ending, Leave, LettingGo, Stop
 from dpdoctor.worker.facts import strategies
-from dpdoctor.worker.launched import Place
-from dpdoctor.worker.leaving import LEAVING
 from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.protection import Protection
+from dpdoctor.worker.setup import Place
 from dpdoctor.worker.timing.exchanges import Exchanges
 
 NEVER_TRAINED = "this process made a process group, and ended without a training step"

@@ -18,7 +18,7 @@ from dpdoctor import redact
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, RankRecord, Written
 from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
-from dpdoctor.worker import ablations, blame, modes, setup
+from dpdoctor.worker import ablations, modes, script, setup
 from dpdoctor.worker.ablation_runner import AblationRunner, chosen
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
 from dpdoctor.worker.ablations._wire import Wire
@@ -35,11 +35,10 @@ from dpdoctor.worker.data.replay import MOST_KEPT
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.facts.events import Checkpoints, CompileEvents, Evaluations, watch_iterators
 from dpdoctor.worker.facts.memory import memory
-from dpdoctor.worker.launched import Place
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.report import Report, Sources
-from dpdoctor.worker.seeding import Seeding
+from dpdoctor.worker.setup import Place, Seeding
 from dpdoctor.worker.timing.batches import live_storages, storages
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.optimizers import MOST_IDLE, Optimizers, StepCounter
@@ -298,7 +297,7 @@ class Observer(ABC):
 
     def _blame(self, error: BaseException) -> str:
         """Note which ablations may have made the script raise, and return them as `_suspect` does."""
-        return self._suspect() if blame.may_be_an_ablations(error) else ""
+        return self._suspect() if script.may_be_an_ablations(error) else ""
 
     def _suspect(self) -> str:
         """Note which ablations may have made the script fail; return them as the end of a sentence, empty: none."""

@@ -15,7 +15,7 @@ from dpdoctor.worker.base.mode import Mode
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.ending import Ending
 from dpdoctor.worker.report import Report
-from dpdoctor.worker.seeding import Seeding
+from dpdoctor.worker.setup import Seeding
 from dpdoctor.worker.timing.optimizers import StepCounter
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder, StepLog

@@ -20,20 +20,19 @@ from dpdoctor.errors import DpDoctorError
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import FULL, Written
 from dpdoctor.spec import WorkerTask
-from dpdoctor.worker import launched, script, setup, terminal, trackers
+from dpdoctor.worker import environment, script, setup
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.agreement import Agreement, Alone, Ranks
 from dpdoctor.worker.base.mode import ConversionError
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
-from dpdoctor.worker.ending import Stop
-from dpdoctor.worker.launched import Place
-from dpdoctor.worker.leaving import LEAVING
+from dpdoctor.worker.ending import LEAVING, Stop
 from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.protection import PYTHON, Protection
+from dpdoctor.worker.setup import Place
 from dpdoctor.worker.wrap.autograd import (
     MOST_LOOKS,
     Repeats,
@@ -53,12 +52,12 @@ SUMMED_LOSS = (
 def main(task: WorkerTask, protection: Protection) -> int:
     """Run the task; return the exit code of this rank, with which to leave."""
     gc.unfreeze()  # a forked rank's collections take what a new one's take
-    where = launched.place()
+    where = setup.place()
     directory = rundir.rank_dir(Path(task.directory), where.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    heartbeat = launched.show_life(directory)
+    heartbeat = setup.show_life(directory)
     backend = setup.set_up(task, where)
-    launched.hide()
+    environment.hide_launcher()
     code = Rank(task, where, directory, heartbeat, backend, protection=protection).run()
     # Files that the script wants to keep are flushed when Python collects them.
     if not task.spec.allow_writes:
@@ -112,13 +111,13 @@ class Rank(Observer):
         """Put every hook in place; the script has not begun."""
         # Never undone: processes that the script forks live on while it unwinds.
         of_children = Patches(for_children=True)
-        self._refusal = launched.ChildRefusal(of_children, self._directory)
-        asked = launched.Asked()
-        launched.hide_process_group(self._patches, of_children, self._fail, asked)
+        self._refusal = environment.ChildRefusal(of_children, self._directory)
+        asked = environment.Asked()
+        environment.hide_process_group(self._patches, of_children, self._fail, asked)
         self._report.asks_rank = asked.by
         lines.keep_stacks_short(of_children)
         self._seeding.watch(self._patches)
-        terminal.give(of_children)
+        environment.give_terminal(of_children)
         watch_passes(self._patches, self._mode.passes)
         self._watch_training()
         self._territory.watch(of_children)
@@ -127,7 +126,7 @@ class Rank(Observer):
             # Never undone: the script writes while it unwinds and at exit, and so do the processes that it forked.
             files.divert(Patches(for_children=True), overlay)
             atexit.register(overlay.discard)
-        trackers.keep_home(self._task.spec.cwd, overlay, self._report.warn)
+        environment.keep_wandb_home(self._task.spec.cwd, overlay, self._report.warn)
         # Not before: what it imports takes hold of functions that write.
         self._mode.prepare(self._patches)
         self._watch_facts()
@@ -217,7 +216,7 @@ class Rank(Observer):
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             at = script.raised_at(error)
-            explained = self._refusal.reason or launched.looked_for(error, at) or self._mode.explain(error, at)
+            explained = self._refusal.reason or environment.looked_for_rank(error, at) or self._mode.explain(error, at)
             # What is explained fails without any ablation as well.
             reason = explained or (
                 script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error) + self._blame(error)

@@ -87,9 +87,9 @@ def refuse_groups(directory: str) -> None:
 
     def refuse(group: Any) -> None:
         if group.size() > 1:
-            from dpdoctor.worker import launched
+            from dpdoctor.worker import environment
 
-            launched.refuse_in_child(Path(directory), group.size())
+            environment.refuse_in_child(Path(directory), group.size())
 
     _tell_groups(refuse)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dpdoctor.spec import NO_WALL, TASK_VARIABLE, WorkerTask
 from dpdoctor.worker import protection
-from dpdoctor.worker.leaving import die_with_parent
+from dpdoctor.worker.ending import die_with_parent
 from dpdoctor.worker.wall import NoWallError
 
 

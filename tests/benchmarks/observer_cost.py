@@ -35,9 +35,9 @@ from dpdoctor.analysis.base.stats import median_interval
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.spec import NATIVE, ModeSpec, Recording, RunSpec, WorkerTask
 from dpdoctor.worker import native
-from dpdoctor.worker.launched import Place
 from dpdoctor.worker.observer import Observer
 from dpdoctor.worker.rank import Rank
+from dpdoctor.worker.setup import Place
 
 BATCH = 16
 WIDTH = 128

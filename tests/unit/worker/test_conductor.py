@@ -29,7 +29,7 @@ from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.modes.single import MODE as SINGLE
 from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.report import Report, Sources
-from dpdoctor.worker.seeding import Seeding
+from dpdoctor.worker.setup import Seeding
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.recorder import HookCost, Recorder, StepLog
 from tests.builders.rig import Rig

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from dpdoctor.spec import TASK_VARIABLE
-from dpdoctor.worker import launched
+from dpdoctor.worker import environment
 from dpdoctor.worker.base.patches import Patches
 from tests.builders.rig import FailedError
 
@@ -31,13 +31,6 @@ def fail(reason: str) -> NoReturn:
     raise FailedError(reason)
 
 
-def test_the_place_is_what_was_announced() -> None:
-    os.environ.update(RANK="3", LOCAL_RANK="1", WORLD_SIZE="4")
-    assert launched.place() == launched.Place(rank=3, local_rank=1, world_size=4)
-    launched.hide()
-    assert launched.place() == launched.Place(rank=0, local_rank=0, world_size=1)
-
-
 def test_only_the_launchers_variables_are_hidden() -> None:
     hidden = [
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", TASK_VARIABLE),
@@ -45,18 +38,18 @@ def test_only_the_launchers_variables_are_hidden() -> None:
     ]
     kept = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_RANK", "RANKING", "MASTER_CONFIG", "ROLE_NAME"]
     os.environ.update(dict.fromkeys([*hidden, *kept], "1"))
-    launched.hide()
+    environment.hide_launcher()
     assert [name for name in hidden if name in os.environ] == []
     assert [name for name in kept if name in os.environ] == kept
 
 
 @pytest.fixture
-def grouped(tmp_path: Path, patches: Patches) -> Iterator[launched.Asked]:
+def grouped(tmp_path: Path, patches: Patches) -> Iterator[environment.Asked]:
     """Give a process group that is hidden from this file, as it is from a script."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     of_children = Patches(for_children=True)
-    asked = launched.Asked()
-    launched.hide_process_group(patches, of_children, fail, asked)
+    asked = environment.Asked()
+    environment.hide_process_group(patches, of_children, fail, asked)
     yield asked
     patches.undo()
     of_children.undo()
@@ -105,9 +98,9 @@ def of_library(code: str) -> Callable[[], object]:
     ],
 )
 def test_the_line_that_asks_for_the_rank_is_known_and_stands_before_a_library(
-    grouped: launched.Asked, ask: Callable[[], object]
+    grouped: environment.Asked, ask: Callable[[], object]
 ) -> None:
-    launched.hide()
+    environment.hide_launcher()
     os.environ.get("NO_RANK")
     DistributedSampler([1, 2])
     assert grouped.by() == ""
@@ -120,13 +113,13 @@ def test_the_line_that_asks_for_the_rank_is_known_and_stands_before_a_library(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_loader_worker_that_asks_for_the_rank_is_known(grouped: launched.Asked) -> None:
+def test_a_loader_worker_that_asks_for_the_rank_is_known(grouped: environment.Asked) -> None:
     list(DataLoader(Asks(), batch_size=None, num_workers=1))
     assert grouped.by() == f"{__file__}:{Asks.__iter__.__code__.co_firstlineno + 1}"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_process_that_was_forked_before_the_script_asked_leaves_its_line(grouped: launched.Asked) -> None:
+def test_a_process_that_was_forked_before_the_script_asked_leaves_its_line(grouped: environment.Asked) -> None:
     context = mp.get_context("fork")
     has_asked = context.Event()
 
@@ -190,8 +183,8 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
 ) -> None:
     of_children = Patches(for_children=True)
     try:
-        refusal = launched.ChildRefusal(of_children, tmp_path)
-        launched.hide_process_group(patches, of_children, fail, launched.Asked())
+        refusal = environment.ChildRefusal(of_children, tmp_path)
+        environment.hide_process_group(patches, of_children, fail, environment.Asked())
         assert refusal.reason is None
         process = mp.get_context("fork").Process(target=join_two)
         process.start()
@@ -207,7 +200,7 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
 
 
 def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(patches: Patches, tmp_path: Path) -> None:
-    refusal = launched.ChildRefusal(patches, tmp_path)
+    refusal = environment.ChildRefusal(patches, tmp_path)
     meets = tmp_path / "meets.py"
     meets.write_text(
         "import sys, torch.distributed as dist\n"
@@ -221,13 +214,13 @@ def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(patches: Pa
 
 
 def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
-    launched.hide()
+    environment.hide_launcher()
     with pytest.raises(KeyError) as raised:
         os.environ["LOCAL_RANK"]
-    told = launched.looked_for(raised.value, "train.py:3")
+    told = environment.looked_for_rank(raised.value, "train.py:3")
     assert told is not None
     assert told.startswith("the script distributes itself: it reads LOCAL_RANK of its environment at train.py:3")
     for table, name in (({}, "RANK"), (os.environ, "NOT_A_RANK")):
         with pytest.raises(KeyError) as raised:
             table[name]
-        assert launched.looked_for(raised.value, "train.py:3") is None
+        assert environment.looked_for_rank(raised.value, "train.py:3") is None

@@ -1,22 +1,29 @@
-"""What a launcher leaves in the environment, and how it is kept from the script."""
+"""What a script finds around it, as if it ran alone: no launcher, no other ranks, a terminal, wandb offline.
+
+wandb starts a program that opens files by itself, past what Python is made to see: it is told other places.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
+import fcntl
 import functools
+import importlib.abc
+import importlib.util
+import inspect
 import mmap
 import os
-import signal
+import pty
+import struct
 import sys
-import time
+import termios
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -24,7 +31,6 @@ from torch.distributed import fsdp
 from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import rundir
-from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.spec import (
     AMONG,
     DISTRIBUTES_ITSELF,
@@ -36,6 +42,9 @@ from dpdoctor.spec import (
 )
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
+
+if TYPE_CHECKING:
+    from dpdoctor.worker.overlay.overlay import Overlay
 
 ONE_DEVICE = (
     "dpdoctor converts scripts that are written for one device; give this one the options with which it trains on one, "
@@ -53,33 +62,14 @@ _HIDDEN = (
 _HIDDEN_PREFIXES = ("TORCHELASTIC_", TASK_VARIABLE)
 # The modules whose functions read os.environ for who calls them.
 _OF_ENVIRONMENT = ("os", "collections.abc")
+_ROWS, _COLUMNS = 24, 80
+_STDIN = 0
+_WANDB_MODE, _WANDB_DIR = "WANDB_MODE", "WANDB_DIR"
+# In any other mode it uploads.
+_AT_HOME = ("offline", "disabled", "dryrun")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """This process among the others, in torchrun's words."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-
-def place() -> Place:
-    """Return this process's place as torchrun, or dpdoctor's own launcher, announced it."""
-    return Place(
-        rank=int(os.environ.get("RANK", "0")),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-    )
-
-
-def show_life(directory: Path) -> Heartbeat:
-    """Return the heartbeat of this process in a rank's directory, to which it writes its stacks when it is asked."""
-    faulthandler.register(signal.SIGUSR1, file=(directory / rundir.STACKS).open("w"), all_threads=True)
-    return Heartbeat(directory, os.getpid(), time.monotonic_ns)
-
-
-def hide() -> None:
+def hide_launcher() -> None:
     """Remove the launch variables, or scripts that look for them distribute themselves."""
     for name in filter(_is_hidden, list(os.environ)):
         del os.environ[name]
@@ -221,7 +211,7 @@ def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> No
         _refuse(patches, torch.multiprocessing, name.rpartition(".")[2], fail)
 
 
-def looked_for(error: BaseException, line: str) -> str | None:
+def looked_for_rank(error: BaseException, line: str) -> str | None:
     """Return why a script is not converted that wants to know its rank, given what it raised at `line`; None: it is."""
     if isinstance(error, KeyError) and error.args and error.args[0] in _HIDDEN and _is_of_environment(error):
         return _refusal(f"it reads {error.args[0]} of its environment", line)
@@ -275,3 +265,136 @@ def _refuse(patches: Patches, owner: Any, name: str, fail: Callable[[str], NoRet
         return original(*args, **kwargs)
 
     patches.replace(owner, name, refuse)
+
+
+def give_terminal(patches: Patches) -> None:
+    """Make descriptor 0 a pseudo-terminal of the usual size on which nobody types: whoever reads finds the end at once.
+
+    Scripts and programs ask one for its size (`stty size`).
+    `sys.stdin` stays empty and no terminal, or scripts would begin to ask. Where pseudo-terminals cannot be had nothing
+    changes.
+    """
+    with contextlib.suppress(OSError, termios.error):
+        terminal = _open_terminal()
+        # sys.stdin reads from descriptor 0: give it what lay there.
+        before = os.dup(_STDIN)
+        stream = open(before)  # noqa: SIM115, PTH123 - for as long as the process lives
+        vars(sys).update(stdin=stream, __stdin__=stream)
+        os.dup2(terminal, _STDIN)
+        os.close(terminal)
+        _tell_size(patches, {0, 1, 2, before})
+
+
+def _open_terminal() -> int:
+    """Return a descriptor of a new terminal; its other end stays open, unseen by programs, until this process ends."""
+    _, end = pty.openpty()
+    try:
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", _ROWS, _COLUMNS, 0, 0))
+        modes = termios.tcgetattr(end)
+        modes[3] &= ~(termios.ICANON | termios.ECHO)
+        modes[6][termios.VMIN] = modes[6][termios.VTIME] = 0  # a read never waits
+        termios.tcsetattr(end, termios.TCSANOW, modes)
+        # Nobody would take away what is written to it.
+        return os.open(os.ttyname(end), os.O_RDONLY | os.O_NOCTTY)
+    finally:
+        os.close(end)
+
+
+def _tell_size(patches: Patches, standard: set[int]) -> None:
+    """Have the other standard streams, which are files here, tell the terminal's size, too."""
+    original = os.get_terminal_size
+
+    @functools.wraps(original)
+    def get_terminal_size(descriptor: int = 1, /) -> os.terminal_size:
+        try:
+            return original(descriptor)
+        except OSError:
+            if descriptor not in standard:
+                raise
+            return original(_STDIN)
+
+    patches.replace(os, "get_terminal_size", get_terminal_size)
+
+
+def keep_wandb_home(cwd: str, overlay: Overlay | None, warn: Callable[[str], None]) -> None:
+    """Have wandb, once the script imports it, upload nothing and leave nothing in the script's folder.
+
+    A WANDB_MODE that the user set stays. `overlay`: None where the script may write. `warn` is told of every run.
+    """
+    tracker = _Wandb(cwd, overlay, warn, is_free=_WANDB_MODE in os.environ)
+    os.environ.setdefault(_WANDB_MODE, "offline")
+    sys.meta_path.insert(0, _Importing("wandb", tracker.imported))
+
+
+class _Wandb:
+    def __init__(self, cwd: str, overlay: Overlay | None, warn: Callable[[str], None], *, is_free: bool) -> None:
+        self._cwd = cwd
+        self._overlay = overlay
+        self._warn = warn
+        self._is_free = is_free
+
+    def imported(self, module: ModuleType) -> None:
+        """Stand in for its `init`."""
+        init = getattr(module, "init", None)
+        if init is None:  # a folder of runs, which can be imported too
+            return
+        parameters = inspect.signature(init)
+
+        @functools.wraps(init)
+        def init_at_home(*args: Any, **options: Any) -> Any:
+            given = parameters.bind_partial(*args, **options)
+            self._arrange(given.arguments)
+            return init(*given.args, **given.kwargs)
+
+        module.init = init_at_home  # type: ignore[attr-defined]
+
+    def _arrange(self, given: dict[str, Any]) -> None:
+        mode = given.get("mode") or os.environ.get(_WANDB_MODE)
+        if not self._is_free and mode not in _AT_HOME:
+            mode = given["mode"] = "offline"
+        if self._overlay is not None:
+            given["dir"] = self._place(self._overlay, given.get("dir") or os.environ.get(_WANDB_DIR) or self._cwd)
+        if mode == "offline" and not self._is_free:
+            deleted = "; its folder is in the overlay and deleted at the end" if self._overlay is not None else ""
+            self._warn(f"wandb at {lines.caller()} runs offline: nothing is uploaded{deleted}. WANDB_MODE changes that")
+
+    def _place(self, overlay: Overlay, directory: Any) -> str:
+        """Return where the folder of runs lies that wandb would make in a directory."""
+        try:
+            place = overlay.prepare(f"{overlay.locate(directory)}/wandb")
+        except OSError:  # there is no such directory, and wandb takes another
+            place = overlay.prepare(f"{self._cwd}/wandb")
+        return os.path.dirname(place)  # noqa: PTH120
+
+
+class _Importing(importlib.abc.MetaPathFinder):
+    """Tells `imported` of a module when it is imported; libraries that only ask for its spec import nothing."""
+
+    def __init__(self, name: str, imported: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._imported = imported
+        self._asking = False
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - as importlib calls it
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return the spec that the other finders have, with a loader that tells; None for other modules."""
+        if fullname != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_tell(module: ModuleType) -> None:
+                run(module)
+                self._imported(module)
+
+            spec.loader.exec_module = run_and_tell  # type: ignore[method-assign]
+        return spec
