@@ -21,7 +21,7 @@ from tests.commands import GROUP, SERVERS_VARIABLE
 
 # Where the last result of each slow test is kept, for all to see; a run of .ci/run takes one slice of them.
 LAST_RESULTS = Path(__file__).parent / "slow_results.json"
-SLICES = 14
+SLICES = 20
 OF_GPU = Path(__file__).resolve().parent / "gpu"
 _ended: dict[str, dict[str, object]] = {}
 
@@ -88,18 +88,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let tests that measure try again, and keep a slice of the slow ones where only that was asked for."""
+    """Let tests that measure try again, and of the slow ones keep a slice where only that was asked for."""
     for item in items:
         if item.get_closest_marker("measured"):
             # Other users of a shared machine plant delays of their own.
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"]))
     commit = config.getoption("--slice")
     if commit:
+        slow = [item for item in items if item.get_closest_marker("slow")]
         turn = int(commit, 16) % SLICES
         # Neighbours share what they launch.
-        kept = items[len(items) * turn // SLICES : len(items) * (turn + 1) // SLICES]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        left_out = slow[: len(slow) * turn // SLICES] + slow[len(slow) * (turn + 1) // SLICES :]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows; two ranks, and as many threads for each in every mode, on any machine.
 LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")
 SHORT = ("--nproc", "2", *LITTLE, "--ablations", "none", "--no-control")
+# Two ranks of a script that distributes itself, where it does not matter who starts them: half the work of torchrun's.
+TWO_FORKED = ("--launcher", shlex.join([sys.executable, str(SCRIPTS / "native_forked.py"), "2"]))
 # How the reason begins where no kernel's wall can stand around a script that distributes itself.
 NO_WALL = NO_WALL_TEXT.partition("(")[0]
 

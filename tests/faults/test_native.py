@@ -16,7 +16,7 @@ import torch
 
 from dpdoctor import heartbeat
 from dpdoctor.launch.native import WENT_ON
-from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS, arguments
+from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS, TWO_FORKED, arguments
 
 SHORT = (*LITTLE, "--modes", "native", "--no-baseline")
 
@@ -86,7 +86,7 @@ def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path,
 
 @pytest.mark.parametrize(("averaged", "found"), [("gradients", ["native_apart.py:22"]), ("updated", [])])
 def test_ranks_that_average_the_gradients_of_different_models_are_told(profile, averaged, found):
-    run = profile("native_apart.py", *SHORT, "--nproc", "2", args=[averaged])
+    run = profile("native_apart.py", *SHORT, *TWO_FORKED, args=[averaged])
     skip_without_wall(run)
     assert run.exit_code == 0, run.output
     lines = [each["line"] for each in run.summary["findings"] if each["rule"] == "replicas_differ"]
@@ -94,7 +94,7 @@ def test_ranks_that_average_the_gradients_of_different_models_are_told(profile, 
 
 
 def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
-    run = profile("native_short.py", *SHORT, "--nproc", "2", args=["200", "4"])
+    run = profile("native_short.py", *SHORT, *TWO_FORKED, args=["200", "4"])
     skip_without_wall(run)
     assert run.exit_code == 1
     assert "rank 1" in run.mode("native")["reason"]
@@ -103,8 +103,15 @@ def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
     assert sorted(re.findall("rank . ends by itself", printed)) == [f"rank {i} ends by itself" for i in (0, 1)]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun --standalone --nproc-per-node 2 --max-restarts 1", "python"])
-@pytest.mark.parametrize("then", ["stop", "go-on"])
+@pytest.mark.parametrize(
+    ("launcher", "then"),
+    [
+        ("torchrun --standalone --nproc-per-node 2 --max-restarts 1", "stop"),
+        ("torchrun --standalone --nproc-per-node 2 --max-restarts 1", "go-on"),
+        ("python", "stop"),
+        pytest.param("python", "go-on", marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_that_follow_others_that_failed_are_observed(profile, monkeypatch, launcher, then):
     # With the one store that torchrun keeps for all its attempts, gloo of torch 2.14 meets the ranks that are gone.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -265,7 +272,7 @@ def test_ranks_of_unequal_steps_are_told_with_their_counts_and_lines(profile, wa
     script = SCRIPTS / "native_unequal.py"
     windows = ("--warmup", "40", "--steps", "60", "--rounds", "3", "--trace-steps", "0", "--ablations", "none")
     run = profile(
-        str(script), "--modes", "native", "--no-baseline", "--nproc", "2", *windows, "--timeout", "15", args=[way]
+        str(script), "--modes", "native", "--no-baseline", *TWO_FORKED, *windows, "--timeout", "15", args=[way]
     )
     skip_without_wall(run)
     assert run.exit_code == 1

@@ -6,9 +6,10 @@ from collections import defaultdict
 
 import pytest
 
+from tests.faults.conftest import TWO_FORKED
 from tests.faults.test_native import skip_without_wall
 
-QUICK = ("--modes", "native", "--no-baseline", "--nproc", "2", "--time-budget", "15", "--trace-steps", "0")
+QUICK = ("--modes", "native", "--no-baseline", *TWO_FORKED, "--time-budget", "15", "--trace-steps", "0")
 WINDOWS = ("--warmup", "20", "--steps", "12", "--rounds", "3")
 ABLATIONS = ("--ablations", "no_comm,no_sync_accumulation")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.commands import dpdoctor
-from tests.faults.conftest import NO_WALL
+from tests.faults.conftest import NO_WALL, TWO_FORKED
 
 SCRIPT = """
 import torch
@@ -42,7 +42,7 @@ def test_one_more_exchange_and_a_bucket_halved_fail(tmp_path, change, exit_code,
         (tmp_path / side).mkdir()
         (tmp_path / side / "train.py").write_text(SCRIPT.format(**values))
     done = dpdoctor(
-        *("gate", "--exact", "--base", "base", "--head", "head", "--modes", "native", "--nproc", "2"),
+        *("gate", "--exact", "--base", "base", "--head", "head", "--modes", "native", *TWO_FORKED),
         *("--warmup", "5", "--out", "out", "train.py"),
         cwd=tmp_path,
     )

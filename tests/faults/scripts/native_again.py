@@ -6,7 +6,7 @@ The second ones take so many steps, if that is said; with 0 there are none.
 import os
 import sys
 
-import torch
+import torch._dynamo  # which every optimizer imports: once for all ranks that are forked
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
@@ -27,7 +27,7 @@ def train(is_first):
         optimizer.step()
 
 
-def spawned(rank, rendezvous, is_first):
+def forked(rank, rendezvous, is_first):
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     train(is_first)
 
@@ -38,8 +38,8 @@ if __name__ == "__main__":
         train(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
     else:
         try:
-            mp.spawn(spawned, args=(f"{os.getcwd()}/first", True), nprocs=2)
+            mp.start_processes(forked, args=(f"{os.getcwd()}/first", True), nprocs=2, start_method="fork")
         except mp.ProcessRaisedException:
             if not steps:
                 raise
-        mp.spawn(spawned, args=(f"{os.getcwd()}/second", False), nprocs=2)
+        mp.start_processes(forked, args=(f"{os.getcwd()}/second", False), nprocs=2, start_method="fork")
