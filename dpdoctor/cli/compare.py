@@ -57,14 +57,14 @@ def _comparison(run_dirs: tuple[Path, ...]) -> Comparison:
 
 
 def _print(comparison: Comparison, as_format: str) -> None:
-    from dpdoctor.report.comparison import markdown, terminal
+    from dpdoctor.report.comparison.text import for_comment, for_terminal
 
     if as_format == "json":
         click.echo(msgspec.json.format(rundir.encode(comparison), indent=1))
     elif as_format == "markdown":
-        click.echo(markdown.render(comparison), nl=False)
+        click.echo(for_comment(comparison), nl=False)
     else:
-        Console().print(terminal.render(comparison))
+        Console().print(for_terminal(comparison))
 
 
 COMMAND = compare

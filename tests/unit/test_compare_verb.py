@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from dpdoctor import rundir
 from dpdoctor.cli import main
-from dpdoctor.report.comparison.words import ALIKE
+from dpdoctor.report.comparison.rows import ALIKE
 from tests.builders import compared_pairs as pairs
 from tests.builders import traced_runs
 from tests.builders.run_directories import write

@@ -20,8 +20,7 @@ from dpdoctor.analysis.communication import exposed_share
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.digest import Digest
 from dpdoctor.report.blocks import Table
-from dpdoctor.report.comparison.rows import budget_rows
-from dpdoctor.report.comparison.words import share_words
+from dpdoctor.report.comparison.rows import budget_rows, share_words
 from dpdoctor.report.formats import markdown
 from dpdoctor.report.traces.traced import traced_modes
 from dpdoctor.report.traces.words import FIRST_FIGURE, device_rows

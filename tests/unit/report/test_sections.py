@@ -27,7 +27,6 @@ from dpdoctor.report.blocks import (
     Table,
     View,
 )
-from dpdoctor.report.comparison import views as comparison_views
 from dpdoctor.report.documents import comparison
 from dpdoctor.report.documents import run as run_document
 from dpdoctor.report.documents.run import of_run
@@ -70,7 +69,7 @@ def withheld(what: str, analysis: Analysis, mode: str) -> Absent:
 
 OFFERED = (
     (run_document.SECTIONS, [*plugins.collect(views, "VIEW").values()]),
-    (comparison.SECTIONS, [value for value in vars(comparison_views).values() if isinstance(value, View)]),
+    (comparison.SECTIONS, [value for value in vars(comparison).values() if isinstance(value, View)]),
 )
 
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from dpdoctor.analysis.comparison import Comparison
-from dpdoctor.report.comparison import markdown, terminal, verdict
+from dpdoctor.report.comparison import verdict
+from dpdoctor.report.comparison.text import for_comment, for_terminal
 from dpdoctor.report.words.diagnosis import cost_words
 from tests.builders import compared_pairs as pairs
 from tests.builders.diagnosed_runs import finding
@@ -54,7 +55,7 @@ MARKDOWN = Path(__file__).with_name("slower.md").read_text()
 def shown(comparison: Comparison, width: int = 200) -> str:
     console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as capture:
-        console.print(terminal.render(comparison))
+        console.print(for_terminal(comparison))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
@@ -63,7 +64,7 @@ def test_the_whole_of_a_comparison_in_the_terminal() -> None:
 
 
 def test_the_whole_of_a_comparison_in_markdown() -> None:
-    assert markdown.render(pairs.slower()) == MARKDOWN
+    assert for_comment(pairs.slower()) == MARKDOWN
 
 
 @pytest.mark.parametrize("pair", pairs.EVERY)
@@ -72,22 +73,22 @@ class TestEveryComparison:
         comparison = pair()
         for found in verdict.verdicts(comparison):
             assert found.sentence in shown(comparison, width=1000)
-            assert found.sentence in markdown.render(comparison)
+            assert found.sentence in for_comment(comparison)
 
     def test_nothing_is_cut_on_eighty_columns(self, pair: Callable[[], Comparison]) -> None:
         table = re.findall(r"^.*\d (?:samples/s|ms).*$", shown(pair(), width=80), re.MULTILINE)
         assert not any("…" in line for line in table)
 
     def test_markdown_fits_a_comment(self, pair: Callable[[], Comparison]) -> None:
-        assert len(markdown.render(pair())) < 30_000
+        assert len(for_comment(pair())) < 30_000
 
     def test_every_row_of_a_table_has_as_many_cells(self, pair: Callable[[], Comparison]) -> None:
-        rows = [line for line in markdown.render(pair()).splitlines() if line.startswith("|")]
+        rows = [line for line in for_comment(pair()).splitlines() if line.startswith("|")]
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1
 
 
 def test_a_finding_that_appeared_comes_with_what_to_do() -> None:
-    for text in (shown(pairs.diagnosed(), width=1000), markdown.render(pairs.diagnosed()).replace("\\", "")):
+    for text in (shown(pairs.diagnosed(), width=1000), for_comment(pairs.diagnosed()).replace("\\", "")):
         (line,) = [line for line in text.splitlines() if "data_starved" in line]
         assert f"data_starved appeared in B, ddp: {cost_words(finding())}, confirmed." in line
         assert str(finding().remedy) in line
@@ -107,12 +108,12 @@ def test_markup_in_a_run_is_shown_not_obeyed() -> None:
 
 
 def test_html_in_a_run_is_shown_by_markdown_not_obeyed() -> None:
-    text = markdown.render(pairs.hostile())
+    text = for_comment(pairs.hostile())
     assert elements(text) <= {"<br>", "<sub>", "</sub>"}
     assert not [token.content for token in tokens(text) if token.type == "text" and ALIVE.search(token.content)]
     assert "\x00" not in text
 
 
 def test_names_with_marks_of_markdown_stay_names() -> None:
-    text = markdown.render(pairs.named("/a/*b*|c_`d`@team.py", "/a/x.py"))
+    text = for_comment(pairs.named("/a/*b*|c_`d`@team.py", "/a/x.py"))
     assert "Different scripts: /a/*b*|c_`d`@team.py in A, /a/x.py in B." in seen(text).replace(UNSEEN, "")
