@@ -24,8 +24,8 @@ from dpdoctor.records import Loader
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.apart import ApartLoader, given_indices, random_numbers_kept
+from dpdoctor.worker.data.batch_records import Inside, Log
 from dpdoctor.worker.data.companion import Companion
-from dpdoctor.worker.data.inside import Inside, Log
 from dpdoctor.worker.data.replay import Fetch, Replay
 from dpdoctor.worker.data.shard import OWN, Draws, Shard, length_of
 from dpdoctor.worker.data.workers import inherits

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from dpdoctor.worker.data import hand_off, inside
+from dpdoctor.worker.data import batch_records, hand_off
 from dpdoctor.worker.data.hand_off import Specimen, describe, failure_in_worker, measure_hand_off
 from tests.builders.rig import Rig
 
@@ -161,7 +161,7 @@ def test_it_is_tried_at_the_end_where_the_script_has_no_workers(rig: Rig, monkey
     for loader in loaders:
         for _ in loader:
             pass
-    monkeypatch.setattr(inside, "TRIAL_S", PATIENT_S)
+    monkeypatch.setattr(batch_records, "TRIAL_S", PATIENT_S)
     datasets[1].error = LookupError("its workers have shown that it works")
     rig.loaders.measure_hand_offs(PATIENT_S)
     without, with_workers = rig.loaders.hand_offs()

@@ -1,4 +1,4 @@
-"""The script's loaders seen from inside: one record per training batch, and what the transforms take."""
+"""One record per batch that a loader gives for training, of where it came from; and what the transforms take."""
 
 from __future__ import annotations
 
