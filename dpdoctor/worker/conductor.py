@@ -13,8 +13,7 @@ from dpdoctor.records import FULL, Counters, WindowRecord
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
-from dpdoctor.worker.meeting import meet
-from dpdoctor.worker.parts import Parts
+from dpdoctor.worker.meeting import Parts, meet
 from dpdoctor.worker.tracer import Tracer
 from dpdoctor.worker.wrap.proof import Proof, checksum
 

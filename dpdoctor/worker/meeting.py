@@ -1,13 +1,28 @@
-"""What the ranks tell each other at the end of a segment."""
+"""What the ranks tell each other, of the parts of each, at the end of a segment."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from dpdoctor.worker.base.director import Facts
-from dpdoctor.worker.parts import Parts
+from dpdoctor.heartbeat import Heartbeat
+from dpdoctor.records import MemoryRecord
+from dpdoctor.worker.ablation_runner import AblationRunner
+from dpdoctor.worker.base.agreement import Agreement
+from dpdoctor.worker.base.director import Director, Facts
+from dpdoctor.worker.base.mode import Mode
+from dpdoctor.worker.data.loaders import Loaders
+from dpdoctor.worker.ending import Ending
+from dpdoctor.worker.report import Report
+from dpdoctor.worker.setup import Seeding
+from dpdoctor.worker.timing.optimizers import StepCounter
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.recorder import Recorder, StepLog
 from dpdoctor.worker.wrap.entered import Labels, are_one, are_same, are_same_labels, copies
+from dpdoctor.worker.wrap.redirect import Watch
+from dpdoctor.worker.wrap.wrapping import Wrapping
 
 DRAWN_APART = (
     "ranks draw different batches and may train on the same samples: a sampler goes on to draw from the global random "
@@ -26,6 +41,35 @@ ONE_BATCH = (
     "every step of every rank trains on one and the same batch. Where it stands in for others, as made-up data do, go "
     "by the time of a step, or make the batches in the loop"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the conductor conducts.
+
+    `director` decides on rank 0 and is None on the others; `comm_kernels` is that of Recording;
+    `memory` tells what it holds at the end of the window of a number; None: nobody looks.
+    """
+
+    mode: Mode
+    directory: Path
+    clock: Callable[[], int]
+    phases: PhaseClock
+    steplog: StepLog
+    counter: StepCounter
+    watch: Watch
+    wrapping: Wrapping
+    loaders: Loaders
+    recorder: Recorder
+    heartbeat: Heartbeat
+    agreement: Agreement
+    ablation_runner: AblationRunner
+    director: Director | None
+    ending: Ending
+    report: Report
+    seeding: Seeding
+    comm_kernels: str | None = None
+    memory: Callable[[int], MemoryRecord] | None = None
 
 
 class _Told(NamedTuple):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import socket
+import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,14 +31,13 @@ from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.director import Director
 from dpdoctor.worker.base.mode import Passes
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.calibration import hook_cost
 from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.facts.events import Checkpoints, CompileEvents, Evaluations, watch_iterators
 from dpdoctor.worker.facts.memory import memory
-from dpdoctor.worker.parts import Parts
+from dpdoctor.worker.meeting import Parts
 from dpdoctor.worker.protection import Protection
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.setup import Place, Seeding
@@ -43,10 +45,16 @@ from dpdoctor.worker.timing.batches import live_storages, storages
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.optimizers import MOST_IDLE, Optimizers, StepCounter
 from dpdoctor.worker.timing.phases import PhaseClock, Updates, watch_backward, watch_copies
-from dpdoctor.worker.timing.recorder import Recorder, StepLog
+from dpdoctor.worker.timing.recorder import HookCost, Recorder, StepLog
 from dpdoctor.worker.timing.steady_tally import SteadyTally
-from dpdoctor.worker.wrap.redirect import Watch
+from dpdoctor.worker.timing.tally import Tally
+from dpdoctor.worker.wrap.redirect import Redirect, Watch
 from dpdoctor.worker.wrap.wrapping import Wrapping
+
+# Between two hooks a step's own work runs and drives them out of the caches: reading this much does the same. Hooks
+# timed back to back look five times cheaper than they are in a script (tests/benchmarks/observer_cost.py shows it).
+EVICTED_BYTES = 16_000_000
+ROUNDS = 11
 
 
 class Observer(ABC):
@@ -328,3 +336,28 @@ class Observer(ABC):
             status, reason = "failed", f"the script ended itself with exit code {code!r}{self._suspect()}"
         with contextlib.suppress(Stop):
             self._ending.stop(status, reason)
+
+
+def hook_cost(clock: Callable[[], int]) -> HookCost:
+    """Return what one hook costs on this machine, so that a run can say what watching it cost.
+
+    The median of some, measured on the forward's, with cold caches.
+    """
+    return HookCost(_cost_ns(clock, SteadyTally(patience=1)), _cost_ns(clock, Tally()))
+
+
+def _cost_ns(clock: Callable[[], int], tally: Tally) -> float:
+    forward = Redirect(nn.Identity(), lambda x: x, Watch(PhaseClock(clock), tally))
+    # Mapped, not from malloc: glibc takes a large piece that is freed for a sign that more come, and keeps their memory
+    # (mallopt(3), M_MMAP_THRESHOLD), which makes the script's own large tensors faster than they are without us.
+    tensor, others = torch.zeros(1), np.frombuffer(mmap.mmap(-1, EVICTED_BYTES), np.float64)
+    costs = []
+    for _ in range(ROUNDS):
+        others.sum()
+        begin = clock()
+        forward(tensor)
+        costs.append(clock() - begin)
+        tally.backward()
+        tally.optimizer_stepped()
+        tally.lap()
+    return statistics.median(costs)

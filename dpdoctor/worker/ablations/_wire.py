@@ -26,9 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import units
 from dpdoctor.records import Counters
-from dpdoctor.worker.base import local_copies, structure
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
-from dpdoctor.worker.timing.exchanges import ALL, REDUCTIONS, Exchanges, Issued, Site
+from dpdoctor.worker.timing.exchanges import ALL, LOCAL_COPIES, REDUCTIONS, Exchanges, Issued, Site
 from dpdoctor.worker.wrap.proof import bits
 from dpdoctor.worker.wrap.wrapping import Wrapping
 
@@ -209,7 +209,7 @@ def _reducing_nothing(forward: Callable[..., Any]) -> Callable[..., Any]:
 def instead(method: str, group: dist.ProcessGroup, args: tuple[Any, ...]) -> dist.Work:
     """Do within this rank what a method of a process group does with others, and return work that is done."""
     with torch.no_grad():
-        local_copies.BY_METHOD[method](group, *args[:2])
+        LOCAL_COPIES[method](group, *args[:2])
     tensors = list(structure.tensors(args[0]))
     future: torch.futures.Future[Any] = torch.futures.Future(devices=[*{t.device for t in tensors if t.is_cuda}])
     future.set_result(tensors)

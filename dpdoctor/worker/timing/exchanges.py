@@ -1,6 +1,7 @@
 """What a script that distributes itself exchanges: collectives per step, how long the host is in them, whose they are.
 
-Calls that Python makes are seen one by one; those that torch's reducer makes by itself are only counted.
+Calls that Python makes are seen one by one, and an ablation may have copies within the rank take their place; those
+that torch's reducer makes by itself are only counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
@@ -22,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from dpdoctor.records import ALL_PHASES
-from dpdoctor.worker.base import lines, local_copies, structure
+from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
@@ -209,7 +210,7 @@ class Exchanges:
         self._issued = self._sequence_numbers()
 
     def _seen(self, original: Callable[..., Any], name: str, operation: str) -> Callable[..., Any]:
-        is_movable = name in local_copies.BY_METHOD
+        is_movable = name in LOCAL_COPIES
         timed = self._timed(original) if self._times else original
 
         def seen(subject: Any, *args: Any, **kwargs: Any) -> Any:
@@ -344,3 +345,78 @@ def _size(value: Any) -> int:
 
 def _num_bytes(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in structure.tensors(value))
+
+
+def _stays(group: dist.ProcessGroup, *args: Any) -> None:
+    """Leave what is there: the part of this rank."""
+
+
+def _gather(_: dist.ProcessGroup, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor]) -> None:
+    for places, mine in zip(outputs, inputs, strict=True):
+        _fill(places, mine)
+
+
+def _gather_coalesced(
+    _: dist.ProcessGroup, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor]
+) -> None:
+    for of_rank in outputs:
+        for place, mine in zip(of_rank, inputs, strict=True):
+            _fill([place], mine)
+
+
+def _gather_single(group: dist.ProcessGroup, output: torch.Tensor, mine: torch.Tensor) -> None:
+    parts = output.view(group.size(), -1)
+    # The rank's own part is there already where torch gathers in place.
+    _fill([part for part in parts if part.data_ptr() != mine.data_ptr()], mine.reshape(-1))
+
+
+def _gather_singles(group: dist.ProcessGroup, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    for output, mine in zip(outputs, inputs, strict=True):
+        _gather_single(group, output, mine)
+
+
+def _fill(places: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+    for place in places:
+        if place.numel() == mine.numel():
+            place.copy_(mine.reshape(place.shape))
+        else:  # ranks have parts of several sizes
+            place.zero_()
+
+
+def _scatter(
+    group: dist.ProcessGroup, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]]
+) -> None:
+    for output, parts in zip(outputs, inputs, strict=True):
+        output.copy_(parts[group.rank()])
+
+
+def _scatter_single(group: dist.ProcessGroup, output: torch.Tensor, whole: torch.Tensor) -> None:
+    output.copy_(whole.view(group.size(), -1)[group.rank()].view_as(output))
+
+
+def _scatter_singles(group: dist.ProcessGroup, outputs: Sequence[torch.Tensor], wholes: Sequence[torch.Tensor]) -> None:
+    for output, whole in zip(outputs, wholes, strict=True):
+        _scatter_single(group, output, whole)
+
+
+# What a method of torch's ProcessGroup would leave in a rank's tensors, had all other ranks what this one has: copies
+# without a network. Left out altogether, the memory that a gather fills would keep whatever lay there, and training
+# turn to NaN. A sum is left as this rank's own part: optimizers cost the same, whatever the values.
+# By name in this and in older versions; what is not here is never left out.
+LOCAL_COPIES: dict[str, Callable[..., None]] = {
+    "allreduce": _stays,
+    "allreduce_coalesced": _stays,
+    "broadcast": _stays,
+    "reduce": _stays,
+    "allgather": _gather,
+    "allgather_coalesced": _gather_coalesced,
+    "_allgather_base": _gather_single,
+    "all_gather_single": _gather_single,
+    "all_gather_single_coalesced": _gather_singles,
+    "allgather_into_tensor_coalesced": _gather_singles,
+    "reduce_scatter": _scatter,
+    "_reduce_scatter_base": _scatter_single,
+    "reduce_scatter_single": _scatter_single,
+    "reduce_scatter_single_coalesced": _scatter_singles,
+    "reduce_scatter_tensor_coalesced": _scatter_singles,
+}

@@ -26,8 +26,8 @@ from dpdoctor.worker.base.mode import Evidence, Mode
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.conductor import APART, NOTHING_WRAPPED, UNSEEN, Conductor
 from dpdoctor.worker.ending import Ending, Stop
+from dpdoctor.worker.meeting import Parts
 from dpdoctor.worker.modes.single import MODE as SINGLE
-from dpdoctor.worker.parts import Parts
 from dpdoctor.worker.report import Report, Sources
 from dpdoctor.worker.setup import Seeding
 from dpdoctor.worker.timing.exchanges import Exchanges

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from dpdoctor.worker.calibration import hook_cost
+from dpdoctor.worker.observer import hook_cost
 
 
 def test_the_cost_of_a_hook_is_what_the_clock_says() -> None:
