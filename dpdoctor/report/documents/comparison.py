@@ -68,7 +68,8 @@ from dpdoctor.report.text import NOTHING, absent, figure_text, mode_label, name_
 from dpdoctor.report.traces.words import PART_WORDS
 from dpdoctor.report.views.breakdown import PART_COLORS
 from dpdoctor.report.views.phases import COLORS
-from dpdoctor.report.words import clauses, diagnosis
+from dpdoctor.report.words import diagnosis
+from dpdoctor.report.words.step_parts import phase_words
 from dpdoctor.rules import BY_NAME
 from dpdoctor.version import __version__
 
@@ -265,7 +266,7 @@ def _card(label: str, state: FindingState) -> Card:
 FINDINGS: View[Comparison] = View(name="findings", title="Findings", build=_findings)
 
 
-PHASE_PARTS = [Part(key=phase, name=clauses.phase_words(phase), colors=COLORS[phase]) for phase in ALL_PHASES]
+PHASE_PARTS = [Part(key=phase, name=phase_words(phase), colors=COLORS[phase]) for phase in ALL_PHASES]
 
 PHASES_CAPTION = "Host time per step by phase, with 95% intervals. Phases that take no time in any run are left out."
 

@@ -19,7 +19,7 @@ from dpdoctor.report.blocks import Cell, Chart, Column, Paragraph, Table
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.launches import NamedLaunch
 from dpdoctor.report.text import NOTHING, amount_cell
-from dpdoctor.report.words import clauses
+from dpdoctor.report.words.step_parts import phase_words
 
 NS = 1e-9
 # Above this the slowest step would flatten all others on a linear axis.
@@ -244,7 +244,7 @@ def _phases(outlier: Outlier) -> Iterator[str]:
         longest = max(of_phase, key=lambda slow: slow.longer_ns)
         where = f"rank {longest.rank}" if number == 1 else units.count(number, "rank")
         more = "" if number == 1 else "up to "
-        yield f"{clauses.phase_words(phase)} on {where}: {more}{units.seconds(longest.longer_ns * NS)} more"
+        yield f"{phase_words(phase)} on {where}: {more}{units.seconds(longest.longer_ns * NS)} more"
 
 
 def _events(outlier: Outlier) -> Iterator[str]:

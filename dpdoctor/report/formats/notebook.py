@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdoctor.analysis import Diagnosis, ModeSummary, RunSummary
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.redact import printable
 from dpdoctor.report import templates
 from dpdoctor.report.documents.brief import Brief, brief
 from dpdoctor.report.text import mode_label, run_title, with_interval
 from dpdoctor.report.traces.traced import is_trace_run
-from dpdoctor.report.words import standing
 
 
 class LoadedRun:
@@ -51,7 +51,7 @@ def _modes(analysis: Diagnosis) -> Iterator[str]:
 
 
 def _figures(mode: ModeSummary) -> Iterator[str]:
-    if standing.why_withheld(mode) is not None:
+    if why_withheld(mode) is not None:
         yield mode.status if mode.status != "ok" else "failed"
         return
     yield mode.status

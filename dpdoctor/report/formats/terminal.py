@@ -43,7 +43,7 @@ from dpdoctor.report.traces.words import (
     trace_headline,
     unreadable,
 )
-from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen
 from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER
 
@@ -277,7 +277,7 @@ def _conversion_lines(mode: ModeSummary, conversion: Conversion) -> Iterator[Ren
         yield literal(f"optimizers: {', '.join(conversion.optimizers)}")
     threads = units.count(conversion.num_threads, "thread")
     unused = "; find_unused_parameters on" if conversion.find_unused_parameters else ""
-    yield literal(f"{clauses.ranks(mode)}, {threads} each, seed {conversion.seed}{unused}")
+    yield literal(f"{standing.ranks(mode)}, {threads} each, seed {conversion.seed}{unused}")
     if conversion.written:
         yield literal(left_alone(len(conversion.written)))
     yield literal(f"patched: {', '.join(conversion.patched)}", "dim")

@@ -14,7 +14,7 @@ from dpdoctor.digest import HOST, HOST_PHASES, OPERATORS, Lane, TracedStep
 from dpdoctor.report.blocks import Block, Chart
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.traces.traced import TracedMode, TracedRank
-from dpdoctor.report.words import clauses
+from dpdoctor.report.words.step_parts import phase_words
 
 NS = 1e-9
 # More ranks below each other are not read; those with the longest step are drawn.
@@ -174,7 +174,7 @@ def _key(is_work: bool, what: str) -> tuple[str, str]:
         return _WORKS[what][:2]
     if what == OPERATORS:
         return "host runs operators", charts.SKY
-    return f"host: {clauses.phase_words(what)}", _PHASE_COLORS[what]
+    return f"host: {phase_words(what)}", _PHASE_COLORS[what]
 
 
 def _layout(x_title: str, rows: Sequence[_Row], num_ranks: int) -> dict[str, Any]:

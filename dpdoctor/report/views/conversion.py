@@ -17,7 +17,7 @@ from dpdoctor.report.text import (
     whole_cell,
 )
 from dpdoctor.report.traces.traced import is_profile
-from dpdoctor.report.words import clauses
+from dpdoctor.report.words import standing
 from dpdoctor.report.words.standing import withheld_briefly
 
 MOST_FILES = 200
@@ -151,7 +151,7 @@ def _number(value: int | None) -> Cell:
 
 def _facts(mode: ModeSummary, conversion: Conversion) -> Facts:
     seen = (
-        ("Ranks", clauses.ranks(mode)),
+        ("Ranks", standing.ranks(mode)),
         ("Backend", mode.backend or NOTHING),
         ("Optimizers", ", ".join(conversion.optimizers) or NOTHING),
         ("Threads per rank", str(conversion.num_threads) if conversion.num_threads else "unknown"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Figure, ModeSummary, RunSummary
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.report.blocks import (
     Answer,
     Bar,
@@ -38,7 +39,7 @@ from dpdoctor.report.text import (
 )
 from dpdoctor.report.traces.traced import is_profile
 from dpdoctor.report.traces.words import stragglers
-from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words import standing, verdict
 from dpdoctor.report.words.first_screen import FirstScreen, ModeRow, first_screen, ranking
 from dpdoctor.report.words.step_parts import LABELS
 
@@ -104,9 +105,9 @@ def _figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
     )
     for name, mode in leading.items() if len(leading) == 1 else ():
         if not standing.is_baseline(name) and mode.speedup.value is not None:
-            doubt = ", may be none" if clauses.against_one(mode.speedup) == "alike" else ""
-            yield f"Speedup on {clauses.devices(mode)}", figure_text(mode.speedup), f"{_interval(mode.speedup)}{doubt}"
-            efficiency = clauses.linear(mode)
+            doubt = ", may be none" if standing.against_one(mode.speedup) == "alike" else ""
+            yield f"Speedup on {standing.devices(mode)}", figure_text(mode.speedup), f"{_interval(mode.speedup)}{doubt}"
+            efficiency = standing.linear(mode)
             if efficiency is not None and efficiency.value is not None:
                 yield "Scaling efficiency", units.share(efficiency.value), "of linear"
 
@@ -178,7 +179,7 @@ def _troubles(summary: RunSummary) -> Iterator[Callout]:
         mode = summary.modes[names[0]]
         found = verdict.mode_verdict(names[0], mode)
         labels, word = listed([mode_label(name) for name in names]), "failed" if mode.status == "ok" else mode.status
-        reason = sentence(standing.why_withheld(mode) or mode.reason or "No reason was recorded")
+        reason = sentence(why_withheld(mode) or mode.reason or "No reason was recorded")
         yield Callout(tone=found.tone, title=f"{labels}: {word}", text=reason, lines=mode.stderr_tail)
 
 
@@ -192,16 +193,16 @@ def modes_table(summary: RunSummary) -> Table:
 
 
 def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:
-    failed = mode.status == "ok" and standing.why_withheld(mode) is not None
+    failed = mode.status == "ok" and why_withheld(mode) is not None
     head = (Cell(text=mode_label(name), note=_ranks(mode)), _status("failed" if failed else mode.status, mode))
-    if standing.why_withheld(mode) is not None:
+    if why_withheld(mode) is not None:
         return (*head, *(Cell(text=NOTHING) for _ in COLUMNS[len(head) :]))
     return (
         *head,
         figure_cell(mode.throughput),
         figure_cell(mode.step),
         _compared(name, mode, mode.speedup),
-        _compared(name, mode, clauses.linear(mode)),
+        _compared(name, mode, standing.linear(mode)),
         figure_cell(mode.epoch_s),
         Cell(
             text=batch_text(mode.batch.global_),
@@ -212,7 +213,7 @@ def _row(name: str, mode: ModeSummary) -> tuple[Cell, ...]:
 
 
 def _ranks(mode: ModeSummary) -> str:
-    ranks = clauses.ranks(mode)
+    ranks = standing.ranks(mode)
     return f"{ranks}, {mode.backend}" if mode.backend else ranks
 
 

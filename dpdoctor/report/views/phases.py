@@ -11,8 +11,8 @@ from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Not
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.text import NOTHING, absent_of, figure_cell, figure_text, interval_words, mode_label
 from dpdoctor.report.traces.traced import is_profile
-from dpdoctor.report.words import clauses, standing
-from dpdoctor.report.words.step_parts import LABELS, step_parts
+from dpdoctor.report.words import standing
+from dpdoctor.report.words.step_parts import LABELS, phase_ratios, phase_words, step_parts
 
 COLORS = {
     "data_wait": (charts.VERMILION, charts.LIGHT_INK),
@@ -29,7 +29,7 @@ def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return stacked bars of seconds per step, and the same as a table."""
     modes = analysis.summary.modes
     shown = standing.shown_modes(analysis.summary)
-    measured = {name: mode for name, mode in shown.items() if clauses.phase_ratios(mode) is not None}
+    measured = {name: mode for name, mode in shown.items() if phase_ratios(mode) is not None}
     missing = absent_of("Phases", {name: _reason(mode) for name, mode in modes.items() if name not in measured})
     if not measured:
         return missing or [Absent(what="Phases", reason="this run has no modes")]
@@ -73,7 +73,7 @@ def _chart(modes: dict[str, ModeSummary]) -> Chart:
 
 
 def _bar(modes: dict[str, ModeSummary], phase: str, scale: float) -> dict[str, Any]:
-    ratios = [(clauses.phase_ratios(mode) or {}).get(phase, 0.0) for mode in modes.values()]
+    ratios = [(phase_ratios(mode) or {}).get(phase, 0.0) for mode in modes.values()]
     values = [mode.phases[phase].value or 0.0 if phase in mode.phases else 0.0 for mode in modes.values()]
     words = [f"{units.seconds(value)} ({units.share(ratio)})" for value, ratio in zip(values, ratios, strict=True)]
     return charts.stacked_part(
@@ -82,7 +82,7 @@ def _bar(modes: dict[str, ModeSummary], phase: str, scale: float) -> dict[str, A
         y=[charts.plain(mode_label(name)) for name in modes],
         x=[value / scale for value in values],
         ratios=ratios,
-        words=[f"{clauses.phase_words(phase)}: {text}" for text in words],
+        words=[f"{phase_words(phase)}: {text}" for text in words],
     )
 
 
@@ -92,7 +92,7 @@ def _shown(modes: dict[str, ModeSummary]) -> list[str]:
 
 
 def _words(name: str, mode: ModeSummary) -> str:
-    ratios = clauses.phase_ratios(mode) or {}
+    ratios = phase_ratios(mode) or {}
     parts = [f"{phase} {figure_text(mode.phases[phase])} ({units.share(ratio)})" for phase, ratio in ratios.items()]
     return f"{mode_label(name)}: {', '.join(parts)}."
 

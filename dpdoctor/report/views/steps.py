@@ -15,6 +15,7 @@ import numpy as np
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RankSummary
 from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Note, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.step_chart import find_outliers, outlier_table, step_chart
@@ -78,7 +79,7 @@ def _ranks(named: NamedLaunch, analysis: Diagnosis) -> list[Block]:
     mode = analysis.summary.modes[named.mode]
     if named.launch.record.launch > 1 or not mode.ranks:
         return []
-    withheld = standing.why_withheld(mode) is not None
+    withheld = why_withheld(mode) is not None
     shown = _first_to_look_at(mode.ranks)
     more = (
         ""

@@ -8,6 +8,7 @@ from typing import Any
 from dpdoctor import units
 from dpdoctor.analysis import WATERFALL_TERMS, Diagnosis, Figure, ModeSummary, Waterfall
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.analysis.waterfall import told_apart
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Note, OfMode, Paragraph, Table, View
 from dpdoctor.report.drawing import charts
@@ -23,7 +24,7 @@ from dpdoctor.report.text import (
     with_interval,
 )
 from dpdoctor.report.traces.traced import is_profile
-from dpdoctor.report.words import clauses, standing
+from dpdoctor.report.words import standing
 
 TERM_WORDS = {
     "loader_processes": "more loader processes",
@@ -56,7 +57,7 @@ MEANING = (
 def build(analysis: Diagnosis) -> Sequence[Block]:
     """Return by mode the bars from ideal to measured and the terms with their sources, or why there are none."""
     modes = {name: mode for name, mode in analysis.summary.modes.items() if not standing.is_baseline(name)}
-    falls = {name: mode for name, mode in modes.items() if mode.waterfall and not standing.why_withheld(mode)}
+    falls = {name: mode for name, mode in modes.items() if mode.waterfall and not why_withheld(mode)}
     losses = [OfMode(mode=name, blocks=tuple(_mode(name, mode))) for name, mode in falls.items()]
     missing = absent_of("Scaling loss", {name: _reason(mode) for name, mode in modes.items() if name not in falls})
     if not modes:
@@ -78,7 +79,7 @@ def _mode(name: str, mode: ModeSummary) -> Iterator[Block]:
 
 def _sentence(name: str, mode: ModeSummary, fall: Waterfall) -> str:
     """Return how far from linear the mode is and what measurably takes most of the rest."""
-    share = clauses.linear(mode)
+    share = standing.linear(mode)
     reached = f" reaches {figure_text(share)} of linear" if share is not None and share.value is not None else ""
     took = f"a step takes {figure_text(fall.measured)}, linear would be {figure_text(fall.ideal)}"
     terms = told_apart(fall)
@@ -153,7 +154,7 @@ def _row(what: str, figure: Figure, measured: float, source: str) -> tuple[Cell,
 def result(analysis: Diagnosis) -> str:
     """Return how much of linear scaling the leading mode reaches."""
     name = standing.focus(analysis.summary)
-    share = None if name is None else clauses.linear(analysis.summary.modes[name])
+    share = None if name is None else standing.linear(analysis.summary.modes[name])
     return "" if share is None or share.value is None else f"{figure_text(share)} of linear"
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, Inconclusive, ModeSummary, RunSummary
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.analysis.disturbances import OTHERS_USED
 from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import (
@@ -27,7 +28,7 @@ from dpdoctor.report.text import (
     sentence,
     short_interval,
 )
-from dpdoctor.report.words import clauses, diagnosis, standing, verdict
+from dpdoctor.report.words import diagnosis, standing, verdict
 from dpdoctor.report.words.step_parts import AT_MOST, LABELS, StepPart, step_parts
 from dpdoctor.report.words.verdict import SAID
 from dpdoctor.rules import BY_NAME
@@ -297,7 +298,9 @@ def _unknown_rates(run: RunSummary) -> str:
 
 def _slower(run: RunSummary) -> str:
     """Return which leading modes are slower than one device, in a sentence; empty: none."""
-    slow = {name: mode for name, mode in standing.leaders(run).items() if clauses.against_one(mode.speedup) == "slower"}
+    slow = {
+        name: mode for name, mode in standing.leaders(run).items() if standing.against_one(mode.speedup) == "slower"
+    }
     told = listed([f"{mode_label(name)} ({figure_text(mode.speedup)})" for name, mode in slow.items()]) if slow else ""
     return f"{told} {'is' if len(slow) == 1 else 'are'} slower than one device. " if slow else ""
 
@@ -417,7 +420,7 @@ def _short_gain(finding: Finding) -> str:
 
 def _row(run: RunSummary, name: str) -> ModeRow:
     mode = run.modes[name]
-    why, where = standing.why_withheld(mode), clauses.devices(mode)
+    why, where = why_withheld(mode), standing.devices(mode)
     if why is not None:
         return ModeRow(name=name, status="failed" if mode.status == "ok" else mode.status, runs_on=where, note=why)
     if mode.status == "inactive":
@@ -431,7 +434,7 @@ def _row(run: RunSummary, name: str) -> ModeRow:
         throughput=mode.throughput,
         interval=_plus_minus(mode.throughput),
         speedup=mode.speedup if compared else None,
-        efficiency=clauses.linear(mode) if compared else None,
+        efficiency=standing.linear(mode) if compared else None,
         step=mode.step,
         epoch=mode.epoch_s,
         parts=step_parts(mode),

@@ -1,26 +1,18 @@
-"""Which modes may be shown, and which of them lead."""
+"""How a mode stands: whether its figures may be shown, whether it leads, and what it is to one device."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.summary import why_unlike_steps, why_withheld
+from dpdoctor.report.text import listed_figures, with_interval
 
-__all__ = [
-    "ended_badly",
-    "focus",
-    "has_failed_later",
-    "is_baseline",
-    "is_measurably_faster",
-    "leaders",
-    "quotient",
-    "shown_modes",
-    "why_withheld",
-    "withheld_briefly",
-    "without_throughput",
-]
+# A gain below this is not worth a word.
+NOTABLE_GAIN = 0.05
+TONES = {"faster": "good", "slower": "bad", "alike": "warn", "unclear": "plain", "unknown": "plain"}
 
 
 def is_baseline(name: str) -> bool:
@@ -103,3 +95,81 @@ def ended_badly(summary: RunSummary, *, but: Collection[str]) -> list[list[str]]
             # Each of those that have figures is told with its own.
             alike.setdefault((mode.status, why or name, mode.stderr_tail), []).append(name)
     return list(alike.values())
+
+
+def ranks(mode: ModeSummary) -> str:
+    """Return a mode's ranks or, where replicas were placed by hand, where they lie."""
+    return mode.placement or units.count(mode.world_size, "rank")
+
+
+def devices(mode: ModeSummary) -> str:
+    """Return what a mode runs on: its ranks or, where one process drives all of them, its devices."""
+    by_rank = mode.placement or mode.world_size > 1
+    return ranks(mode) if by_rank else units.count(mode.num_devices, "device")
+
+
+def against_one(speedup: Figure) -> str:
+    """Return how a mode stands to one device: faster, slower or alike; unclear without an interval; else unknown."""
+    if speedup.value is None:
+        return "unknown"
+    if speedup.low is None or speedup.high is None:
+        return "unclear"
+    if speedup.high < 1:
+        return "slower"
+    return "faster" if speedup.low > 1 else "alike"
+
+
+def linear(mode: ModeSummary) -> Figure | None:
+    """Return the mode's share of linear scaling; None for one device, where the word says nothing."""
+    return mode.scaling_efficiency if mode.num_devices > 1 else None
+
+
+def of_linear(modes: Sequence[ModeSummary]) -> str:
+    """Return the modes' shares of linear scaling in brackets; empty where one has none."""
+    shares = [share for mode in modes if (share := linear(mode)) is not None and share.value is not None]
+    return f" ({listed_figures(shares)} of linear)" if len(shares) == len(modes) else ""
+
+
+def loader_control(mode: ModeSummary) -> str | None:
+    """Return in a clause what one device would give with as many loader processes as all ranks of the mode have.
+
+    None where that is unknown or next to nothing: then the mode's gain is its own.
+    """
+    fall = mode.waterfall
+    if fall is None or not fall.ideal.value:
+        return None
+    factor = _sped_up(fall.ideal.value, fall.terms["loader_processes"])
+    if factor is None or factor.value is None or factor.value - 1 < NOTABLE_GAIN:
+        return None
+    return f"one device with as many loader processes would give {with_interval(factor)}, simulated"
+
+
+def _sped_up(step: float, change: Figure) -> Figure | None:
+    """Return how many times as fast steps are that take `change` more than `step`; None where that is unknown."""
+    value, low, high = (
+        None if end is None or step + end <= 0 else step / (step + end)
+        for end in (change.value, change.high, change.low)
+    )
+    return None if value is None else Figure(value=value, low=low, high=high, unit="x")
+
+
+def rests_on(figure: Figure) -> str:
+    """Return what an interval of a speedup is taken over."""
+    if figure.scope == "launches":
+        return f"over {units.count(figure.n, 'launch')}."
+    if figure.scope == "calibrated":
+        return "between launches, by how far those of this script differ here."
+    return "over the windows of one launch each. Another launch may differ by more."
+
+
+def scaling_words(mode: ModeSummary) -> str:
+    """Return which kind of scaling the speedup shows."""
+    if mode.native is not None and mode.batch.rule == "own":
+        return "How much of a batch a rank takes is the script's own affair."
+    if mode.batch.rule == "global":
+        return "Strong scaling: the devices share the script's batch."
+    if mode.conversion is not None and mode.conversion.same_samples:
+        return "Each device trains on the same batches: a step trains on no more samples than on one device."
+    if mode.native is not None:
+        return "Weak scaling: a rank takes as many samples as one alone does, so a step trains on more samples."
+    return "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
 from dpdoctor.analysis.base.weighing import SMALL, above_zero, is_loss
-from dpdoctor.report.words import clauses
+from dpdoctor.report.text import listed_figures
 
 # Keys of the parts, in the order in which they are drawn.
 DATA, COMPUTE, COMMUNICATION, OTHER = "data", "compute", "communication", "other"
@@ -17,6 +17,17 @@ LABELS = {DATA: "Data wait", COMPUTE: "Compute", COMMUNICATION: "Communication",
 AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 # The experiment in which ranks do not communicate; what it gains is what communication costs.
 _ABLATION = "no_comm"
+_PHASE_WORDS = {
+    "data_wait": "waiting for data",
+    "h2d": "copies to the device",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer",
+    "other": "other code of the script",
+    "communication": "communication",
+}
+# Below this share of a step waiting for data is not the first thing to tell; the longest phase is.
+NOTABLE_WAIT_RATIO = 0.10
 
 
 class StepPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +92,7 @@ def _of_trace(mode: ModeSummary) -> Iterator[StepPart]:
 
 
 def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
-    ratios = clauses.phase_ratios(mode)
+    ratios = phase_ratios(mode)
     if ratios is None:
         return
     passes = ratios.get("forward", 0.0) + ratios.get("backward", 0.0)
@@ -121,3 +132,37 @@ def _communication(mode: ModeSummary) -> tuple[float, str]:
 
 def _value(figure: Figure | None) -> float:
     return 0.0 if figure is None or figure.value is None else figure.value
+
+
+def phase_words(phase: str) -> str:
+    """Return what a phase is, in words."""
+    return _PHASE_WORDS.get(phase, phase)
+
+
+def phase_ratios(mode: ModeSummary) -> dict[str, float] | None:
+    """Return each known phase's share of a step's host time; None when one is missing or nothing took time.
+
+    An unknown optimizer phase is not missing: what the script does without one is counted in `other`.
+    """
+    values = {name: figure.value for name, figure in mode.phases.items() if figure.value is not None}
+    total = sum(values.values())
+    if set(mode.phases) - set(values) - {"optimizer"} or total <= 0:
+        return None
+    return {name: value / total for name, value in values.items()}
+
+
+def step_time(modes: Sequence[ModeSummary]) -> Iterator[str]:
+    """Yield the one thing to know about where the step's time goes; nothing where the modes differ in it."""
+    ratios = [found for mode in modes if (found := phase_ratios(mode)) is not None]
+    if len(ratios) < len(modes):
+        return
+    longest = {max(found, key=lambda name: found[name]) for found in ratios}
+    if all(found.get("data_wait", 0.0) >= NOTABLE_WAIT_RATIO for found in ratios):
+        yield f"{_shares(ratios, 'data_wait')} of each step {'waits' if len(ratios) == 1 else 'wait'} for data"
+    elif len(longest) == 1:
+        (phase,) = longest
+        yield f"on the host {phase_words(phase)} is the longest part of a step ({_shares(ratios, phase)})"
+
+
+def _shares(ratios: Sequence[Mapping[str, float]], phase: str) -> str:
+    return listed_figures([Figure(value=found[phase], unit="ratio") for found in ratios])

@@ -13,6 +13,7 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeSummary, RunSummary
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.analysis.own_cost import MOST_SHARE, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import (
@@ -27,16 +28,8 @@ from dpdoctor.report.text import (
     sentence,
     with_interval,
 )
-from dpdoctor.report.words import clauses, diagnosis
-from dpdoctor.report.words.standing import (
-    has_failed_later,
-    is_baseline,
-    leaders,
-    quotient,
-    shown_modes,
-    why_withheld,
-    without_throughput,
-)
+from dpdoctor.report.words import diagnosis, standing
+from dpdoctor.report.words.step_parts import step_time
 
 # Files that a sentence names; run.json has all.
 MOST_NAMED = 10
@@ -51,7 +44,7 @@ SAID = frozenset({"parallelism_not_worth_it"})
 
 def headline(summary: RunSummary) -> Headline:
     """Return the run's answer in one sentence; a mode leads alone only where the measurement supports it."""
-    leading = leaders(summary)
+    leading = standing.leaders(summary)
     change = advice(summary, leading)
     last = [change] if change else []
     if len(leading) > 1:
@@ -97,26 +90,26 @@ def mode_verdict(
         return Headline(tone="muted", sentence=sentence(f"{label} is not available{trains}: {reason}"))
     if mode.throughput.value is None:
         return Headline(tone="warn", sentence=sentence(f"{label} was not measured: {mode.throughput.reason}"))
-    parts = [_speed(name, mode), *([cost] if cost else clauses.step_time([mode]))]
+    parts = [_speed(name, mode), *([cost] if cost else step_time([mode]))]
     if mode.status != "ok":
         parts.append(f"it was {mode.status}: {reason}")
-    elif has_failed_later(mode):
+    elif standing.has_failed_later(mode):
         parts.append(reason)
     parts += last
     return Headline(tone=_tone(mode), sentence=sentence("; ".join(parts)), detail=_detail(mode))
 
 
 def _speed(name: str, mode: ModeSummary) -> str:
-    where = mode_label(name) if is_baseline(name) else f"{mode_label(name)} on {clauses.devices(mode)}"
-    stands, factor = clauses.against_one(mode.speedup), figure_text(mode.speedup)
+    where = mode_label(name) if standing.is_baseline(name) else f"{mode_label(name)} on {standing.devices(mode)}"
+    stands, factor = standing.against_one(mode.speedup), figure_text(mode.speedup)
     if stands == "unknown":
         return f"{where} trains {figure_text(mode.throughput)}"
     if stands == "alike":
-        linear = clauses.linear(mode)
+        linear = standing.linear(mode)
         reached = "" if linear is None or linear.value is None else f", {figure_text(linear)} of linear"
         interval = with_interval(mode.speedup)
         return f"{where} is not measurably faster or slower than one device: {interval}{reached}"
-    of_linear = clauses.of_linear([mode])
+    of_linear = standing.of_linear([mode])
     if stands == "slower":
         return f"{where} is slower than one device: {factor}{of_linear}"
     reserve = ", from too few windows for an interval" if stands == "unclear" else ""
@@ -124,17 +117,21 @@ def _speed(name: str, mode: ModeSummary) -> str:
 
 
 def _tone(mode: ModeSummary) -> str:
-    return "warn" if mode.status != "ok" or has_failed_later(mode) else clauses.TONES[clauses.against_one(mode.speedup)]
+    return (
+        "warn"
+        if mode.status != "ok" or standing.has_failed_later(mode)
+        else standing.TONES[standing.against_one(mode.speedup)]
+    )
 
 
 def _detail(mode: ModeSummary) -> str:
     """Return what a speedup is to be held against: loader processes alone, its interval, and what was kept equal."""
     if mode.speedup.value is None:
         return ""
-    control, interval = clauses.loader_control(mode), interval_text(mode.speedup)
+    control, interval = standing.loader_control(mode), interval_text(mode.speedup)
     loaders = sentence(capital(control)) if control else ""
-    spread = f"95% interval {interval}, {clauses.rests_on(mode.speedup)}" if interval else ""
-    return " ".join(part for part in (spread, loaders, clauses.scaling_words(mode)) if part)
+    spread = f"95% interval {interval}, {standing.rests_on(mode.speedup)}" if interval else ""
+    return " ".join(part for part in (spread, loaders, standing.scaling_words(mode)) if part)
 
 
 def _tie(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> Headline:
@@ -143,20 +140,20 @@ def _tie(modes: Mapping[str, ModeSummary], last: Sequence[str] = ()) -> Headline
     The sentence ends with the `last` clauses.
     """
     fastest = max(modes, key=lambda name: modes[name].throughput.value or 0.0)
-    others = {name: quotient(modes[fastest], mode) for name, mode in modes.items() if name != fastest}
+    others = {name: standing.quotient(modes[fastest], mode) for name, mode in modes.items() if name != fastest}
     unlike = any(figure.value is None for figure in others.values())
     unclear = any(figure.low is None for figure in others.values())
     by = "" if unlike else " by so few windows"
     alike = f"cannot be told apart{by}" if unclear else "are not measurably different"
     rates = listed_figures([mode.throughput for mode in modes.values()])
-    standings = {clauses.against_one(mode.speedup) for mode in modes.values()}
+    standings = {standing.against_one(mode.speedup) for mode in modes.values()}
     parts = (f"{_who(modes)} {alike}: {rates}", *_against_one(modes, standings), *last)
-    tone = clauses.TONES[standings.pop()] if len(standings) == 1 else "warn"
+    tone = standing.TONES[standings.pop()] if len(standings) == 1 else "warn"
     return Headline(tone=tone, sentence=sentence("; ".join(parts)), detail=_tie_detail(modes, fastest, others))
 
 
 def _who(modes: Mapping[str, ModeSummary]) -> str:
-    places = {name: clauses.devices(mode) for name, mode in modes.items()}
+    places = {name: standing.devices(mode) for name, mode in modes.items()}
     if len(set(places.values())) == 1:
         return f"{listed([mode_label(name) for name in modes])} on {next(iter(places.values()))}"
     return listed([f"{mode_label(name)} on {place}" for name, place in places.items()])
@@ -167,7 +164,7 @@ def _against_one(modes: Mapping[str, ModeSummary], standings: set[str]) -> Itera
     if "unknown" in standings:
         return
     factors = listed_figures([mode.speedup for mode in modes.values()])
-    of_linear = clauses.of_linear([*modes.values()])
+    of_linear = standing.of_linear([*modes.values()])
     both, neither = ("both", "neither") if len(modes) == 2 else ("all", "none")
     if standings == {"slower"}:
         yield f"{both} are slower than one device: {factors}{of_linear}"
@@ -176,24 +173,24 @@ def _against_one(modes: Mapping[str, ModeSummary], standings: set[str]) -> Itera
     elif standings == {"faster"}:
         yield f"{factors} of one device{of_linear}"
     else:
-        apart = [mode_label(n) for n, m in modes.items() if clauses.against_one(m.speedup) in ("faster", "slower")]
+        apart = [mode_label(n) for n, m in modes.items() if standing.against_one(m.speedup) in ("faster", "slower")]
         clear = f"only for {listed(apart)}" if apart else "for none of them"
         yield f"{factors} of one device{of_linear}, a measurable difference {clear}"
 
 
 def _tie_detail(modes: Mapping[str, ModeSummary], fastest: str, others: Mapping[str, Figure]) -> str:
     """Return where the steps' time goes, the rule of the tie, the quotients it was put to and what they rest on."""
-    time = [sentence(text[0].upper() + text[1:]) for text in clauses.step_time([*modes.values()])]
+    time = [sentence(text[0].upper() + text[1:]) for text in step_time([*modes.values()])]
     rule = "Modes are measurably different where the 95% interval of the ratio of their throughputs leaves out 1."
     known = {name: figure for name, figure in others.items() if figure.low is not None}
     ratios = [f"{mode_label(name)} {with_interval(f)}" for name, f in known.items()]
-    parts = [f"{mode_label(fastest)} over {listed(ratios)}, {clauses.rests_on(f)}" for f in [*known.values()][:1]]
+    parts = [f"{mode_label(fastest)} over {listed(ratios)}, {standing.rests_on(f)}" for f in [*known.values()][:1]]
     controls = [
         sentence(f"{mode_label(name)}: {control}")
         for name, mode in modes.items()
-        if (control := clauses.loader_control(mode))
+        if (control := standing.loader_control(mode))
     ]
-    scaling = {clauses.scaling_words(mode) for mode in modes.values()}
+    scaling = {standing.scaling_words(mode) for mode in modes.values()}
     return " ".join((*time, *controls, rule, *parts, *sorted(scaling)))
 
 
@@ -267,21 +264,25 @@ def _least(gain: Figure) -> float:
 
 def limits(summary: RunSummary) -> Iterator[str]:
     """Yield in a sentence each what is missing or unsure: modes that were not measured, or not traced; the pace."""
-    missing = without_throughput(summary).items()
+    missing = standing.without_throughput(summary).items()
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in missing).items():
         yield sentence(f"No throughput of {labels}: {reason}")
-    untraced = {name: mode.trace_reason for name, mode in shown_modes(summary).items() if mode.trace_reason}
+    untraced = {name: mode.trace_reason for name, mode in standing.shown_modes(summary).items() if mode.trace_reason}
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():
         yield sentence(f"No trace of {labels}: {reason}")
-    for name, mode in shown_modes(summary).items():
-        if is_baseline(name) and mode.throughput.value is not None:
+    for name, mode in standing.shown_modes(summary).items():
+        if standing.is_baseline(name) and mode.throughput.value is not None:
             yield from _own_cost(mode.observer_overhead)
         if mode.raised:
             yield sentence(
                 f"{mode_label(name)} was launched again, without the ablations with which it failed ({mode.raised}); "
                 "both launches are kept"
             )
-    less = {name: mode.throughput_all_steps for name, mode in shown_modes(summary).items() if _is_less_with_edges(mode)}
+    less = {
+        name: mode.throughput_all_steps
+        for name, mode in standing.shown_modes(summary).items()
+        if _is_less_with_edges(mode)
+    }
     of_epochs = [f"{figure_text(rate)} ({mode_label(name)})" for name, rate in less.items() if rate.reason is None]
     if of_epochs:
         yield sentence(f"Rates are of steady steps; with epoch starts and evaluations: {listed(of_epochs)}")
@@ -289,7 +290,7 @@ def limits(summary: RunSummary) -> Iterator[str]:
     of_windows = [mode_label(name) for name, rate in less.items() if rate.reason is not None]
     if of_windows:
         yield sentence(f"Rates are of steady steps; epoch starts and evaluations are left out: {listed(of_windows)}")
-    whole = [mode_label(name) for name, mode in shown_modes(summary).items() if _is_taken_whole(mode)]
+    whole = [mode_label(name) for name, mode in standing.shown_modes(summary).items() if _is_taken_whole(mode)]
     if whole:
         yield sentence(f"{capital(listed(whole))}: {EDGES_ARE_STEADY}")
     yield from _files(summary)

@@ -7,7 +7,7 @@ from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.base.windows import RankWindow, Window
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, NONE_COUNTED, UNCOUNTED, Counting, counting
 from dpdoctor.records import InputTensor, StepRecord
-from dpdoctor.report.words import clauses
+from dpdoctor.report.words import standing
 from tests.builders import records, specs
 from tests.builders.records import launch, rank, step, window
 
@@ -149,7 +149,7 @@ def native(several: int, alone: int, *, num_ranks: int = 2, ranks_alone: int = 1
 def test_how_a_script_shares_out_its_batch_is_seen_beside_one_rank(several: int, rule: str, words: str) -> None:
     mode = native(several, 32)
     assert mode.batch.rule == rule
-    assert words in clauses.scaling_words(mode)
+    assert words in standing.scaling_words(mode)
     assert mode.speedup.value == pytest.approx(2 * several / 32 * 80 / 100)
     assert mode.scaling_efficiency.value == pytest.approx(several / 32 * 80 / 100)
 

@@ -16,7 +16,7 @@ from dpdoctor.report.formats import terminal
 from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.views.findings import STATUS_WORDS
 from dpdoctor.report.views.waterfall import TERM_WORDS
-from dpdoctor.report.words import clauses, diagnosis, standing, verdict
+from dpdoctor.report.words import diagnosis, standing, verdict
 from dpdoctor.rules import BY_NAME
 from dpdoctor.spec import ONE_WORKER, LoaderSetting
 from tests.builders import diagnosed_runs, runs
@@ -373,7 +373,7 @@ class TestTerminal:
 def test_the_verdict_gives_the_loader_processes_their_due() -> None:
     # 100 ms on one device, 60 ms with as many loader processes: 1.67x.
     summary = diagnosed_runs.diagnosed_run().summary
-    control = clauses.loader_control(summary.modes["ddp"])
+    control = standing.loader_control(summary.modes["ddp"])
     assert control is not None
     assert figures(control) == ["1.67x", "1.61", "1.72"]
     assert sentence(capital(control)) in verdict.headline(summary).detail

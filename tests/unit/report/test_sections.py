@@ -34,7 +34,8 @@ from dpdoctor.report.drawing import strips
 from dpdoctor.report.drawing.step_chart import NO_OUTLIER, OUTLIER_RULE
 from dpdoctor.report.text import capital, sentence
 from dpdoctor.report.views import samplers
-from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words import standing, verdict
+from dpdoctor.report.words.step_parts import phase_words
 from tests.builders import plugins, records, runs
 from tests.builders.every_run import EVERY_RUN
 from tests.builders.figures import figures
@@ -228,7 +229,7 @@ class TestSteps:
         assert [figures(text) for text in ring["text"]] == [["8", "0", "400 ms", "100 ms"]]
         assert [cell.text for cell in row[:4]] == ["8", "400 ms", "100 ms", "4.00x"]
         longer, happened = (cell.text for cell in row[4:])
-        assert clauses.phase_words("data_wait") in longer
+        assert phase_words("data_wait") in longer
         assert figures(longer) == ["0", "300 ms"]
         assert happened.startswith("gc ")
         assert figures(happened) == ["290 ms", "0", "2"]

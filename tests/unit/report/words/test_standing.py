@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.analysis import Figure, ModeSummary, RunSummary
-from dpdoctor.records import Check
+from dpdoctor.analysis.base.summary import why_withheld
+from dpdoctor.records import Check, Conversion
 from dpdoctor.report.words import standing, verdict
-from tests.builders import runs
+from tests.builders import diagnosed_runs, runs
 
 
 def mode(rate: float | None = 200, half: float | None = None, **changes: Any) -> ModeSummary:
@@ -74,13 +75,49 @@ class TestWithheld:
             Check(name="gradients reduced", ok=False, text="0 B"),
         )
         found = mode(conversion=runs.conversion(proof=proof))
-        assert standing.why_withheld(found) == "conversion was not proved: gradients reduced: 0 B"
+        assert why_withheld(found) == "conversion was not proved: gradients reduced: 0 B"
         assert standing.withheld_briefly(found) == "the mode failed; the reason stands at the top"
 
     def test_a_mode_that_was_skipped(self) -> None:
         found = mode(status="skipped", reason="one device only")
-        assert standing.why_withheld(found) == "one device only"
+        assert why_withheld(found) == "one device only"
         assert standing.withheld_briefly(found) == "the mode was skipped; the reason stands at the top"
 
     def test_a_mode_that_is_shown(self) -> None:
-        assert standing.why_withheld(mode()) is standing.withheld_briefly(mode()) is None
+        assert why_withheld(mode()) is standing.withheld_briefly(mode()) is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        ("run", "over the windows of one launch each. Another launch may differ by more."),
+        ("launches", "over 5 launches."),
+        ("calibrated", "between launches, by how far those of this script differ here."),
+    ],
+)
+def test_what_an_interval_rests_on(scope: str, words: str) -> None:
+    assert standing.rests_on(Figure(value=1.3, low=1.2, high=1.4, n=5, unit="x", scope=scope)) == words
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("per-device", "Weak scaling: each device takes the script's whole batch, so a step trains on more samples."),
+        ("global", "Strong scaling: the devices share the script's batch."),
+    ],
+)
+def test_what_was_kept_equal(rule: str, words: str) -> None:
+    found = mode()
+    batch = replace(found.batch, rule=rule)
+    assert standing.scaling_words(replace(found, batch=batch)) == words
+
+
+def test_who_trains_on_the_same_batches_trains_on_no_more_samples() -> None:
+    words = standing.scaling_words(replace(mode(), conversion=Conversion(same_samples=True)))
+    assert words.startswith("Each device trains on the same batches")
+
+
+def test_what_the_loader_processes_alone_would_give() -> None:
+    assert standing.loader_control(diagnosed_runs.diagnosed_run().summary.modes["ddp"]) == (
+        "one device with as many loader processes would give 1.67x (1.61–1.72), simulated"
+    )

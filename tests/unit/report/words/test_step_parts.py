@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis import NOTHING, AblationSummary, Figure
+from dpdoctor.analysis import NOTHING, AblationSummary, Figure, ModeSummary
 from dpdoctor.analysis.base import stats
-from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER, step_parts
-from tests.builders import cases, traced_cases
+from dpdoctor.report.words.step_parts import COMMUNICATION, COMPUTE, DATA, OTHER, phase_ratios, step_parts, step_time
+from tests.builders import cases, runs, traced_cases
 
 
 def shown(**fields: Any) -> dict[str, str]:
@@ -82,3 +82,39 @@ def test_one_device_communicates_with_nobody() -> None:
 def test_they_add_up_to_the_step(fields: dict[str, Any]) -> None:
     parts = step_parts(cases.case("ddp", world_size=2, phases_s={"data_wait": cases.STEP_S / 10}, **fields).mode)
     assert sum(part.share for part in parts) == pytest.approx(1)
+
+
+def with_phases(**phases_ms: float | None) -> ModeSummary:
+    phases = {
+        name: Figure(value=None, unit="s", reason="?") if ms is None else Figure(value=ms / 1000, unit="s")
+        for name, ms in phases_ms.items()
+    }
+    return replace(runs.gpu_run().summary.modes["ddp"], phases=phases)
+
+
+class TestPhaseRatios:
+    def test_shares_of_the_step(self) -> None:
+        assert phase_ratios(with_phases(forward=30, backward=10)) == pytest.approx({"forward": 0.75, "backward": 0.25})
+
+    def test_a_script_without_an_optimizer_still_has_shares(self) -> None:
+        found = phase_ratios(with_phases(forward=30, optimizer=None, other=10))
+        assert found == pytest.approx({"forward": 0.75, "other": 0.25})
+
+    @pytest.mark.parametrize("found", [with_phases(forward=30, backward=None), with_phases(forward=0), with_phases()])
+    def test_there_are_none_when_a_phase_is_missing_or_none_took_time(self, found: ModeSummary) -> None:
+        assert phase_ratios(found) is None
+
+
+class TestStepTime:
+    def test_waiting_comes_first_where_all_wait(self) -> None:
+        modes = [with_phases(data_wait=40, forward=60), with_phases(data_wait=20, forward=80)]
+        assert list(step_time(modes)) == ["40% and 20% of each step wait for data"]
+
+    def test_else_the_longest_phase_where_it_is_the_same(self) -> None:
+        modes = [with_phases(data_wait=40, forward=60), with_phases(data_wait=5, forward=95)]
+        said = ["on the host the forward pass is the longest part of a step (60% and 95%)"]
+        assert list(step_time(modes)) == said
+
+    def test_nothing_where_modes_differ_or_a_phase_is_unknown(self) -> None:
+        assert list(step_time([with_phases(forward=60, backward=40), with_phases(forward=40, backward=60)])) == []
+        assert list(step_time([with_phases(forward=60), with_phases(forward=None)])) == []

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import Analysis, Figure, Finding, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, OF_WINDOWS
+from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.records import Check
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.text import capital, sentence
-from dpdoctor.report.words import clauses, standing, verdict
+from dpdoctor.report.words import standing, verdict
+from dpdoctor.report.words.step_parts import step_time
 from dpdoctor.report.words.verdict import LONGEST_REMEDY, advice, bottleneck
 from tests.builders import records, runs
 from tests.builders.diagnosed_runs import diagnosed_run, figure, finding, unknown, with_findings
@@ -120,7 +122,7 @@ def test_one_process_that_drives_several_devices_is_held_against_them() -> None:
 def test_the_detail_says_what_the_speedup_rests_on() -> None:
     found = mode(**speedup(1.31, 1.27, 1.35))
     assert verdict.mode_verdict("ddp", found).detail == (
-        f"95% interval 1.27–1.35x, {clauses.rests_on(found.speedup)} {clauses.scaling_words(found)}"
+        f"95% interval 1.27–1.35x, {standing.rests_on(found.speedup)} {standing.scaling_words(found)}"
     )
 
 
@@ -128,7 +130,7 @@ def test_the_detail_says_that_an_interval_rests_on_calibrated_noise() -> None:
     wide = {name: replace(figure, scope="calibrated") for name, figure in speedup(1.31, 1.2, 1.4).items()}
     detail = verdict.mode_verdict("ddp", mode(**wide)).detail
     assert figures(detail) == ["95%", "1.20", "1.40x"]
-    assert clauses.rests_on(wide["speedup"]) in detail
+    assert standing.rests_on(wide["speedup"]) in detail
 
 
 def test_repeated_launches_and_a_split_batch() -> None:
@@ -137,7 +139,7 @@ def test_repeated_launches_and_a_split_batch() -> None:
     (ddp,) = standing.leaders(found).values()
     assert (ddp.speedup.scope, ddp.batch.rule) == ("launches", "global")
     assert re.match(r"95% .*[\d.]+–[\d.]+x.* 2 launches\. ", detail)
-    assert detail.endswith(clauses.scaling_words(ddp))
+    assert detail.endswith(standing.scaling_words(ddp))
 
 
 def summary(**modes: ModeSummary) -> RunSummary:
@@ -147,7 +149,7 @@ def summary(**modes: ModeSummary) -> RunSummary:
 def test_a_mode_whose_proof_failed_shows_no_figure() -> None:
     proof = (Check(name="parameters equal", ok=True, text=""), Check(name="gradients reduced", ok=False, text="0 B"))
     found = mode(conversion=runs.conversion(proof=proof))
-    why = standing.why_withheld(found)
+    why = why_withheld(found)
     assert why is not None
     assert verdict.mode_verdict("ddp", found).sentence == f"ddp failed: {why}."
 
@@ -271,7 +273,7 @@ def headline_of(**modes: ModeSummary) -> tuple[str, str, str]:
 
 def time_of(*modes: ModeSummary) -> str:
     """Return where the steps of the modes, which spend them alike, go."""
-    (words,) = clauses.step_time(modes)
+    (words,) = step_time(modes)
     return sentence(capital(words))
 
 
@@ -300,15 +302,15 @@ def test_the_detail_gives_the_rule_the_quotient_and_what_it_rests_on() -> None:
     ddp, fsdp = rated(2372, 1.5), rated(2414, 1.6)
     *_, detail = headline_of(ddp=ddp, fsdp=fsdp)
     assert detail == (
-        f"{time_of(ddp, fsdp)} {RULE}fsdp over ddp 1.02x (0.948–1.09), {clauses.rests_on(ddp.speedup)} "
-        f"{clauses.scaling_words(ddp)}"
+        f"{time_of(ddp, fsdp)} {RULE}fsdp over ddp 1.02x (0.948–1.09), {standing.rests_on(ddp.speedup)} "
+        f"{standing.scaling_words(ddp)}"
     )
 
 
 def test_repeated_launches_are_said_to_be() -> None:
     ddp, fsdp = rated(2372, 1.5, scope="launches"), rated(2414, 1.6, scope="launches")
     *_, detail = headline_of(ddp=ddp, fsdp=fsdp)
-    assert clauses.rests_on(ddp.speedup) in detail
+    assert standing.rests_on(ddp.speedup) in detail
     assert figures(detail.partition("fsdp over ddp ")[2]) == ["1.02x", "0.948", "1.09", "5"]
     assert "5 launches" in detail
 
@@ -319,7 +321,7 @@ def test_modes_without_intervals_are_not_called_alike() -> None:
     assert tone == "plain"
     assert sentence.startswith("ddp and fsdp on 2 ranks cannot be told apart by so few windows: 100 and 300 samples/s;")
     assert "a measurable difference for none of them" in sentence
-    assert detail == f"{time_of(ddp, fsdp)} {RULE}{clauses.scaling_words(ddp)}"
+    assert detail == f"{time_of(ddp, fsdp)} {RULE}{standing.scaling_words(ddp)}"
 
 
 def test_without_a_baseline_the_modes_are_told_from_each_other_only() -> None:
@@ -437,7 +439,7 @@ class TestHeadline:
 
     def test_without_a_costly_finding_it_says_where_the_time_goes(self) -> None:
         summary = runs.cpu_run().summary
-        (where,) = clauses.step_time([summary.modes["ddp"]])
+        (where,) = step_time([summary.modes["ddp"]])
         assert figures(where) == ["42%"]
         assert verdict.headline(summary).sentence.endswith(f"; {where}.")
 
