@@ -234,7 +234,7 @@ def _paired(
 
 def _judge_run(options: dict[str, Any]) -> GateResult:
     """Return what becomes of a run that exists, against a baseline."""
-    from dpdoctor.gate import baselines, calibration
+    from dpdoctor.gate import against_baseline, baselines, calibration
 
     if options["script"] is None:
         raise UsageError("give the RUN to judge: the directory that `dpdoctor profile --repeat` printed at its end")
@@ -243,9 +243,9 @@ def _judge_run(options: dict[str, Any]) -> GateResult:
     baseline, name = baselines.read(path), baselines.name_of(path)
     run = rundir.read(Path(options["script"]))
     if options["exact"]:
-        return baselines.gate_exactly(run, baseline, name)
+        return against_baseline.gate_exactly(run, baseline, name)
     kept = options["calibrations"] or calibration.default_directory()
-    return baselines.gate(run, baseline, name, asked=asked, calibrations=kept)
+    return against_baseline.gate(run, baseline, name, asked=asked, calibrations=kept)
 
 
 def _write(result: GateResult, directory: Path, head: Path) -> None:
