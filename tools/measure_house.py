@@ -32,7 +32,7 @@ from dpdoctor import rundir
 
 PACKAGE = Path(dpdoctor.__file__).parent
 # What reads windows from the records of a launch, as file and function.
-WINDOWS = ("analysis/base/windows.py", "measured")
+WINDOWS = ("analysis/base/launches.py", "measured")
 REPEATS = 5
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     if args.slow_loader:
         found |= reach(args.slow_loader)
     if args.modes:
-        found["calls of windows.measured in one report"] = calls(*WINDOWS, lambda: report(args.modes))
+        found["calls of launches.measured in one report"] = calls(*WINDOWS, lambda: report(args.modes))
         found["dpdoctor report, CPU seconds"] = report_seconds(args.modes)
     print(json.dumps(found, indent=1))
 

@@ -1,7 +1,7 @@
 """From records to figures: pure functions over a Run. numpy only; no files, no plots."""
 
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import (
     WATERFALL_TERMS,
     AblationSummary,

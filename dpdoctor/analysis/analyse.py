@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from dpdoctor import units
-from dpdoctor.analysis import disturbances, same_program
-from dpdoctor.analysis.base import cores, stats
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import ablations
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, of_one_kind, shown, with_facts
+from dpdoctor.analysis.base.launches import NS, TRACE, LaunchFacts, Window, every, of_one_kind, shown, with_facts
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import (
+    NOT_TRIED,
     Batch,
     DeviceTime,
     ModeSummary,
@@ -24,21 +24,23 @@ from dpdoctor.analysis.base.summary import (
     why_unlike_steps,
 )
 from dpdoctor.analysis.base.traces import Traces, with_unknown
-from dpdoctor.analysis.base.windows import NS, TRACE, Window
 from dpdoctor.analysis.breakdown import trace_breakdown
-from dpdoctor.analysis.cross_check import cross_checks
+from dpdoctor.analysis.controls import (
+    own_cost,
+    pace,
+    same_program_words,
+    steps_of,
+    why_cost_unknown,
+    with_launch_spread,
+    with_own_cost,
+)
 from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.loader.summarise import with_loaders
-from dpdoctor.analysis.own_cost import (
-    own_cost,
-    pace,
-    steps_of,
-    why_unknown,
-    with_own_cost,
-)
+from dpdoctor.analysis.machine import core_benchmark, core_pace_words, taken_words, while_measured
 from dpdoctor.analysis.samples import counting, why_uncounted, why_unlike, with_batch_rule, with_ranks_found
 from dpdoctor.analysis.waterfall import waterfalls
+from dpdoctor.analysis.weighing import cross_checks
 from dpdoctor.digest import HOST, DeviceDigest, Digest
 from dpdoctor.records import (
     ALL_PHASES,
@@ -137,17 +139,17 @@ def analyse(run: Run) -> Analysis:
     }
     if BASELINE in modes:
         modes[BASELINE] = replace(modes[BASELINE], files_changed=_changed([*run.modes[BASELINE], *run.bare]))
-    same = same_program.words(modes)
-    modes = same_program.widened(modes)
+    same = same_program_words(modes)
+    modes = with_launch_spread(modes)
     baseline = modes.get(BASELINE)
     modes = {name: with_batch_rule(mode, baseline) for name, mode in modes.items()}
     speaking = {name: shown(found) for name, found in launches.items() if found}
-    taken = disturbances.words(speaking, header.fingerprint.cores)
-    beside = {name: disturbances.while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
+    taken = taken_words(speaking, header.fingerprint.cores)
+    beside = {name: while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
     watched = [*(mode.step for name, mode in modes.items() if name == BASELINE), *again]
     is_other = BASELINE in modes and _runs_as_python(modes[BASELINE])
-    cost = own_cost(watched, bare, why_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
+    cost = own_cost(watched, bare, why_cost_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
     modes = with_own_cost(modes, cost, bare)
     modes = with_loaders(modes, speaking, _trials(run), header, {name for name, words in beside.items() if words})
     traces = {name: _traces(launches[name]) for name in modes}
@@ -161,7 +163,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        caveat="; ".join(filter(None, (same, taken or cores.words(speaking), pace(bare) if not taken else ""))),
+        caveat="; ".join(filter(None, (same, taken or core_pace_words(speaking), pace(bare) if not taken else ""))),
     )
     return Analysis(summary=summary, run=run, cross_rank=compared)
 
@@ -223,7 +225,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         if spec.name != TRACE_MODE
         else stats.unknown("ratio", TRACES_ALONE),
         observer_overhead=_observer_cost(records, step),
-        core_benchmark=cores.core_benchmark(windows),
+        core_benchmark=core_benchmark(windows),
         phases=_phases(windows, conversion, reason),
         breakdown=None if speaking.record.status == "failed" else trace_breakdown(speaking.traces),
         trace_reason=_why_untraced(speaking, header.spec),
@@ -365,7 +367,7 @@ def _never_launched(spec: ModeSpec) -> ModeSummary:
         scaling_efficiency=ratio,
         profiler_overhead=ratio,
         observer_overhead=ratio,
-        core_benchmark=cores.NOT_TRIED,
+        core_benchmark=NOT_TRIED,
         phases=dict.fromkeys(PHASES, time),
         counters=None,
         ranks=(),

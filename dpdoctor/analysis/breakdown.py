@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.launches import NS
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import TraceBreakdown
 from dpdoctor.analysis.base.traces import MAY_HOLD, NO_STEPS, CommonSteps, Traces
-from dpdoctor.analysis.base.windows import NS
 from dpdoctor.digest import IDLE_CAUSES, Breakdown, DeviceDigest, DeviceStep, Replay
 
 OF_ALL = "{}: the share is of all that was traced"

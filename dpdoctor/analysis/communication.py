@@ -10,10 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import NS, LaunchFacts, RankWindow
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.traces import CommonSteps, Traces, exposed_ns, hidden_ns
-from dpdoctor.analysis.base.windows import NS, RankWindow
 from dpdoctor.analysis.breakdown import part_share, share
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.digest import DeviceStep, Digest

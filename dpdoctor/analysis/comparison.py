@@ -25,8 +25,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.launches import shown
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import Batch, Finding, ModeSummary, why_unlike_steps, why_withheld
 from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE
 from dpdoctor.analysis.breakdown import breakdown_shares

@@ -11,20 +11,34 @@ import msgspec
 from dpdoctor.analysis import breakdown
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import jitter_wait
-from dpdoctor.analysis.base.cores import Cores, cores, is_busy, starts_more_than_others
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.interruptions import Interruptions, interruptions, share_of_events
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, every, of_one_kind, shown
+from dpdoctor.analysis.base.launches import LaunchFacts, Window, every, of_one_kind, shown
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import AblationSummary, ModeSummary, RunSummary
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.base.windows import Window
-from dpdoctor.analysis.batch_sizes import Unevenness, unevenness
 from dpdoctor.analysis.breakdown import part_share
 from dpdoctor.analysis.communication import NOT_TIMED, Exposure, clocked_share, exposed_calls_share, exposure
 from dpdoctor.analysis.cross_rank.model import CrossRank
-from dpdoctor.analysis.disturbances import Throttled, throttled, throttled_periods, waiting_for_cores, while_measured
-from dpdoctor.analysis.loader.restarts import Restarts, begins_every_step, is_left_early, restarts
-from dpdoctor.analysis.rank_step_time import SlowRank, slowest_rank
+from dpdoctor.analysis.interruptions import (
+    Interruptions,
+    Restarts,
+    begins_every_step,
+    interruptions,
+    is_left_early,
+    restarts,
+    share_of_events,
+)
+from dpdoctor.analysis.machine import (
+    Cores,
+    Throttled,
+    cores,
+    is_busy,
+    starts_more_than_others,
+    throttled,
+    throttled_periods,
+    waiting_for_cores,
+    while_measured,
+)
+from dpdoctor.analysis.rank_imbalance import SlowRank, Unevenness, slowest_rank, unevenness
 from dpdoctor.records import (
     HAND_WRITTEN,
     PARAMETERS_EQUAL,

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dpdoctor import units
+from dpdoctor.analysis.base.launches import Window
 from dpdoctor.analysis.base.summary import ModeSummary
-from dpdoctor.analysis.base.windows import Window
 from dpdoctor.records import POINT_TO_POINT, Check, InputTensor, LaunchRecord, RankRecord, StepRecord
 from dpdoctor.spec import BASELINE, ModeSpec
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.windows import MEASURE
+from dpdoctor.analysis.base.launches import MEASURE
 from dpdoctor.records import ALL_PHASES, FULL, EventRecord, Rank, StepRecord, WindowRecord
 
 # A step that is less longer than usual is not worth a look, however even the others are.

@@ -46,8 +46,8 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import imbalance
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import WATERFALL_TERMS, ModeSummary, Waterfall, why_unlike_steps
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.communication import exposed_share

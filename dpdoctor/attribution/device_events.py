@@ -147,8 +147,8 @@ def _joined(
     )
 
 
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
+_Mask = NDArray[np.bool_]
+_Rows = NDArray[np.int64]
 
 # Searched for anywhere in a name, in any case: kernels are templates, so the word may stand far from the begin. The
 # second line is torch's symmetric memory; not "symm" alone, which is also a matrix product of BLAS. The third is what
@@ -163,7 +163,7 @@ COMM_KERNEL = (
 _CALLS = (marks.COMM_CALL, marks.COMM_RECORD, marks.COMM_ANNOTATION)
 
 
-def named_communication(trace: Trace, pattern: str | None) -> Mask:
+def named_communication(trace: Trace, pattern: str | None) -> _Mask:
     """Return bool[n]: which events are kernels whose name is known, or that `pattern` finds something in."""
     is_named = trace.named(COMM_KERNEL)
     if pattern is not None:
@@ -171,7 +171,7 @@ def named_communication(trace: Trace, pattern: str | None) -> Mask:
     return np.asarray((trace.events.kind == Kind.KERNEL) & is_named[trace.events.name])
 
 
-def communicating(trace: Trace, pattern: str | None) -> Mask:
+def communicating(trace: Trace, pattern: str | None) -> _Mask:
     """Return bool[n]: which events are kernels that communicate, as far as the trace tells.
 
     Besides those of `named_communication`, what carries the metadata of a collective, and what the host's call of one
@@ -192,29 +192,29 @@ def communicating(trace: Trace, pattern: str | None) -> Mask:
     return found
 
 
-def _described(trace: Trace) -> Mask:
+def _described(trace: Trace) -> _Mask:
     described = np.zeros(len(trace.events), bool)
     described[[c.row for c in trace.collectives if c.name is not None]] = True
     return described
 
 
-def _of_same_record(trace: Trace, rows: Rows) -> Mask:
+def _of_same_record(trace: Trace, rows: _Rows) -> _Mask:
     """Return bool[k]: which kernels have the external id of a record of a collective."""
     return np.asarray(of_same_id(trace, rows, host_rows(trace, marks.COMM_RECORD)) != UNKNOWN)
 
 
-def _launched_by(trace: Trace, calls: list[Rows], launch: Rows) -> Mask:
+def _launched_by(trace: Trace, calls: list[_Rows], launch: _Rows) -> _Mask:
     """Return bool[k]: which launches are made by one of the calls itself."""
     events = trace.events
     threads, times = np.where(launch == UNKNOWN, UNKNOWN, events.thread[launch]), events.begin_ns[launch]
-    is_made: Mask = is_inside(events, np.concatenate(calls), threads, times)
+    is_made: _Mask = is_inside(events, np.concatenate(calls), threads, times)
     asked = np.flatnonzero(is_made)
     if len(asked):
         is_made[asked] = ~is_inside(events, _operators_within(trace, calls), threads[asked], times[asked])
     return np.asarray(is_made)
 
 
-def _operators_within(trace: Trace, calls: list[Rows]) -> Rows:
+def _operators_within(trace: Trace, calls: list[_Rows]) -> _Rows:
     """Return the host's operators and annotations that lie in one of the calls and are none themselves."""
     events = trace.events
     host = np.setdiff1d(trace.rows(Kind.CPU_OP, Kind.ANNOTATION), np.concatenate(calls))

@@ -45,11 +45,11 @@ _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
 
 
 def host_phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[str, Spans]:
-    """Return `marked_phases` where the host is what computes; nothing on a GPU."""
-    return marked_phases(trace, steps) if device.index == HOST else {}
+    """Return `_marked_phases` where the host is what computes; nothing on a GPU."""
+    return _marked_phases(trace, steps) if device.index == HOST else {}
 
 
-def marked_phases(trace: Trace, steps: HostSteps) -> dict[str, Spans]:
+def _marked_phases(trace: Trace, steps: HostSteps) -> dict[str, Spans]:
     """Return when the training thread was in each of HOST_PHASES, the rest of the steps being `other`.
 
     Of two that are nested it is in the one that comes first in HOST_PHASES: a closure's forward lies in the optimizer.
@@ -269,7 +269,7 @@ def traced_steps(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents
 def _host_tracks(trace: Trace, steps: HostSteps, first_device: int) -> Iterator[_Track]:
     """Yield what the training thread was at: the phases that the trace marks, else where it ran operators."""
     cut = dict(zip(steps.numbers.tolist(), map(tuple, steps.spans.tolist()), strict=True))
-    *marked, other = marked_phases(trace, steps).items()
+    *marked, other = _marked_phases(trace, steps).items()
     if any(len(spans) for _, spans in marked):
         for what, spans in (*marked, other):
             yield _Track(device=HOST, what=what, spans=spans, cut=cut)

@@ -100,7 +100,7 @@ def settings_to_try(root: Path) -> dict[str, LoaderSetting]:
 def own_cost_is_clear(root: Path) -> bool:
     """Return whether a run tells well enough what watching the baseline takes of a step, or cannot tell."""
     from dpdoctor.analysis import analyse
-    from dpdoctor.analysis.own_cost import is_known
+    from dpdoctor.analysis.controls import is_known
 
     baseline = analyse(rundir.read(root)).summary.modes.get(BASELINE)
     return baseline is None or is_known(baseline.observer_overhead)

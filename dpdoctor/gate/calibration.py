@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dpdoctor import rundir, units
-from dpdoctor.analysis.base.launch_facts import every
+from dpdoctor.analysis.base.launches import every
 from dpdoctor.analysis.base.stats import MAD_TO_SIGMA
 from dpdoctor.errors import BaselineError, OutputError, RunDirectoryError
 from dpdoctor.gate import comparable

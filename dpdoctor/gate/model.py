@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.spec import Fingerprint
 from dpdoctor.version import __version__
 

@@ -18,10 +18,9 @@ from msgspec.structs import replace
 from dpdoctor import redact, units
 from dpdoctor.analysis import Diagnosis, Finding, ModeSummary
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.base.launch_facts import LaunchFacts, of_one_kind, shown
+from dpdoctor.analysis.base.launches import NS, LaunchFacts, of_one_kind, shown
 from dpdoctor.analysis.base.summary import RunSummary, Script
-from dpdoctor.analysis.base.windows import NS
-from dpdoctor.analysis.disturbances import (
+from dpdoctor.analysis.machine import (
     CLOCK,
     QUOTA_USED_UP,
     Throttled,

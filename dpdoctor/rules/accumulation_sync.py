@@ -5,8 +5,8 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import SMALL, weigh
 from dpdoctor.analysis.facts import NO_SYNC
+from dpdoctor.analysis.weighing import SMALL, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import LAST_ONLY, NO_SYNC_CODE, core_words, library_words, wrapped_line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
-from dpdoctor.analysis.base.weighing import SMALL, above_zero
+from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import Rule, faster_without
 
 ABLATION = "amp"

@@ -6,7 +6,7 @@ import re
 
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Finding, ModeFacts
-from dpdoctor.analysis.base.weighing import SMALL
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, weigh_part, why_no_steps, wrapped_line
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
-from dpdoctor.analysis.base.interruptions import Interruptions
-from dpdoctor.analysis.base.weighing import SMALL
+from dpdoctor.analysis.interruptions import Interruptions
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 

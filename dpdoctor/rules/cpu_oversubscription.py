@@ -5,9 +5,8 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.cores import Cores
-from dpdoctor.analysis.base.weighing import SMALL, above_zero
-from dpdoctor.analysis.disturbances import QUOTA_USED_UP
+from dpdoctor.analysis.machine import QUOTA_USED_UP, Cores
+from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 ABLATION = "fair_threads"

@@ -9,17 +9,8 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LoaderSummary, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import (
-    COVERAGE,
-    SMALL,
-    TOLERANCE,
-    Weighed,
-    above_zero,
-    agree,
-    more_exact,
-    weigh,
-)
-from dpdoctor.analysis.loader.restarts import Restarts
+from dpdoctor.analysis.interruptions import Restarts
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, TOLERANCE, Weighed, above_zero, agree, more_exact, weigh
 from dpdoctor.rules import loader_advice
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, breakdown
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import main_part
+from dpdoctor.analysis.weighing import main_part
 from dpdoctor.digest import IDLE_CAUSES
 from dpdoctor.rules.rule import CannotTell, Rule, Said
 from dpdoctor.rules.wording import TRACED_STEPS, why_no_steps

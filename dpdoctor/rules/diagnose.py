@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Diagnosis, Finding, Inconclusive, ModeFacts, Run, analyse
-from dpdoctor.analysis.own_cost import is_notable
+from dpdoctor.analysis.controls import is_notable
 from dpdoctor.rules.catalog import BY_NAME, RULES
 from dpdoctor.rules.rule import CannotTell, Said, faster_without
 

@@ -9,7 +9,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.base.weighing import SMALL
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.digest import Digest
 from dpdoctor.rules.rule import Rule, faster_without, severity
 

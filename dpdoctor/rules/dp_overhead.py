@@ -8,7 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, ModeSummary
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.base.weighing import SMALL, Status
+from dpdoctor.analysis.weighing import SMALL, Status
 from dpdoctor.digest import DataParallelCost, Digest
 from dpdoctor.rules.rule import Rule, faster_without, severity
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
-from dpdoctor.analysis.base.interruptions import Interruptions
+from dpdoctor.analysis.interruptions import Interruptions
 from dpdoctor.rules.rule import INTERRUPTING, CannotTell, Rule, faster_without, severity
 
 

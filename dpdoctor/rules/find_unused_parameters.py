@@ -7,7 +7,7 @@ from statistics import fmean
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import SMALL
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.digest import Digest
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import wrapped_line

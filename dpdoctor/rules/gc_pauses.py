@@ -5,9 +5,9 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.interruptions import slowest_by_step
-from dpdoctor.analysis.base.weighing import Status, above_zero
-from dpdoctor.analysis.base.windows import NS
+from dpdoctor.analysis.base.launches import NS
+from dpdoctor.analysis.interruptions import slowest_by_step
+from dpdoctor.analysis.weighing import Status, above_zero
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's thresholds for "other" time of the host.

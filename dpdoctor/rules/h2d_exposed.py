@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import AblationSummary, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import SMALL, Weighed, weigh
+from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 # One replays batches from the host, the other batches that already are on the device: their difference is the copy.

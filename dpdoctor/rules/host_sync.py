@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, HostSync, ModeFacts
-from dpdoctor.analysis.base.weighing import SMALL
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import TRACED_STEPS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
-from dpdoctor.analysis.base.interruptions import Interruptions, slowest_by_step
+from dpdoctor.analysis.interruptions import Interruptions, slowest_by_step
 from dpdoctor.rules.rule import INTERRUPTING, CannotTell, Rule
 
 KIND = "inference"

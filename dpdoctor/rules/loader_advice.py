@@ -9,12 +9,12 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis import Figure, LoaderPrediction, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.cores import BUSY
-from dpdoctor.analysis.base.weighing import COVERAGE, main_part
 from dpdoctor.analysis.loader import trial
 from dpdoctor.analysis.loader.feed import why_unseen
 from dpdoctor.analysis.loader.predict import DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.trial import changes, tried_step
+from dpdoctor.analysis.machine import BUSY
+from dpdoctor.analysis.weighing import COVERAGE, main_part
 
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
 # than SageMaker Debugger, which flags loader processes that use less than 70% of a core.

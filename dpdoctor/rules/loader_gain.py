@@ -7,7 +7,7 @@ import math
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import COVERAGE, SMALL
+from dpdoctor.analysis.weighing import COVERAGE, SMALL
 from dpdoctor.rules.rule import CannotTell, Rule
 
 

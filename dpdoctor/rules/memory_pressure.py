@@ -5,8 +5,8 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import above_zero
 from dpdoctor.analysis.facts import Peak
+from dpdoctor.analysis.weighing import above_zero
 from dpdoctor.rules.rule import Rule, Severity
 from dpdoctor.rules.wording import shared_words
 

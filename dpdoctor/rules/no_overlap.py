@@ -9,10 +9,10 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, Strategy
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import NO_TRACE, Traces, exposed_ns, hidden_ns
-from dpdoctor.analysis.base.weighing import SMALL, Weighed, weigh
 from dpdoctor.analysis.breakdown import of_steps, share
 from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM
+from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.digest import Bucket, DeviceStep
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, neither, weigh_part, why_no_steps, wrapped_line

@@ -12,8 +12,8 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, LineShare, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.base.weighing import SMALL
 from dpdoctor.analysis.breakdown import OWN_CODE, share, step_s
+from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import why_no_steps
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
-from dpdoctor.analysis.base.weighing import SMALL, main_part
 from dpdoctor.analysis.waterfall import told_apart
+from dpdoctor.analysis.weighing import SMALL, main_part
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # What the terms of the waterfall are, in words.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import EventRecord, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, share_beside
-from dpdoctor.analysis.base.windows import NS
+from dpdoctor.analysis.base.launches import NS
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, share_beside
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's threshold for "other" time of the host: compiling inside of training.

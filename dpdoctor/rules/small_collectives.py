@@ -12,7 +12,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.base.weighing import SMALL, Weighed
+from dpdoctor.analysis.weighing import SMALL, Weighed
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, how_to_trace, weigh_part, wrapped_line
 

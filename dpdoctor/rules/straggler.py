@@ -9,10 +9,10 @@ from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import NO_TRACE
-from dpdoctor.analysis.base.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
 from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.rank_step_time import CORE, QUEUE, SlowRank
+from dpdoctor.analysis.rank_imbalance import CORE, QUEUE, SlowRank
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import how_to_ablation, how_to_either
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
-from dpdoctor.analysis.base.weighing import COVERAGE, SMALL
-from dpdoctor.analysis.batch_sizes import Unevenness
+from dpdoctor.analysis.rank_imbalance import Unevenness
+from dpdoctor.analysis.weighing import COVERAGE, SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 # As many ranks are listed.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, ModeFacts
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.weighing import COVERAGE, Weighed, above_zero, agree, is_loss, weigh
 from dpdoctor.analysis.communication import Exposure
 from dpdoctor.analysis.facts import NO_COMM, Peak
+from dpdoctor.analysis.weighing import COVERAGE, Weighed, above_zero, agree, is_loss, weigh
 
 LAST_ONLY = "reduce gradients in the last micro-batch only"
 NO_SYNC_CODE = "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()"

@@ -100,7 +100,7 @@ DEFECTS = {
         "analysis/facts.py", 'frozenset({"failed", "skipped", "inactive"})', 'frozenset({"failed", "skipped"})'
     ),
     "noise_refutes_a_claim": Defect(
-        "analysis/base/weighing.py", "refuted = above and not agree(claim, gained)", "refuted = above"
+        "analysis/weighing.py", "refuted = above and not agree(claim, gained)", "refuted = above"
     ),
     # rules
     "part_of_a_finding_counts_twice": Defect(

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import LaunchFacts
 from dpdoctor.records import PHASES, Launch, LaunchRecord, Rank, RankRecord, Run, StepRecord, WindowRecord
 from dpdoctor.spec import RunHeader
 from tests.builders import specs as builders

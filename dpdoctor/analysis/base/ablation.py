@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import NS, LaunchFacts, Window
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import AblationSummary
-from dpdoctor.analysis.base.windows import NS, Window
 from dpdoctor.records import FULL
 
 NO_PAIRS = "no round has a complete window of it on every rank beside a full one"

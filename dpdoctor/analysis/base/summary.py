@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from dpdoctor.analysis.base.cores import NOT_TRIED
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.records import Conversion, Counters, Written
 from dpdoctor.spec import SCHEMA, Fingerprint, LoaderSetting, asks_for_several
 
@@ -292,6 +291,9 @@ class NativeSummary(msgspec.Struct, frozen=True, kw_only=True):
     def asks_for_several(self) -> bool:
         """Return whether the launcher was given a number of ranks above one."""
         return asks_for_several(self.launcher)
+
+
+NOT_TRIED = Figure(value=None, unit="s", reason="how fast the cores compute was not tried")
 
 
 class ModeSummary(msgspec.Struct, frozen=True, kw_only=True):

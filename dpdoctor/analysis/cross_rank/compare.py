@@ -50,7 +50,7 @@ def compare_ranks(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause
         steps=steps,
         verdict=_with_reason(find_stragglers(steps, tuple(ranks), cause), groups, tuple(chosen.values())),
         came_last=came_last(groups, ranks),
-        clocks=clock_offsets(groups, ranks),
+        clocks=_clock_offsets(groups, ranks),
         notes=notes,
     )
 
@@ -114,7 +114,7 @@ def _group(found: Match, ranks: Mapping[int, RankCalls], size: int | None) -> Cr
 DRIFT_FROM_NS = 60_000_000_000
 
 
-def clock_offsets(groups: Sequence[CrossRankGroup], ranks: Mapping[int, RankCalls]) -> tuple[ClockOffset, ...]:
+def _clock_offsets(groups: Sequence[CrossRankGroup], ranks: Mapping[int, RankCalls]) -> tuple[ClockOffset, ...]:
     """Return the offset of every rank that shares calls with the first one, itself or over other ranks.
 
     A synchronising call ends on all ranks together, so the median difference of the ends is that of the clocks. It is

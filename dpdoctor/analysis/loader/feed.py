@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import NS, LaunchFacts, RankWindow, Window
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import ModeSummary, TransformSummary, WorkerSummary
-from dpdoctor.analysis.base.windows import NS, RankWindow, Window
 from dpdoctor.loading import FRESH_WORKERS, IN_PROCESS, PAST_ITER, BatchRecord, HandOff, TransformTime
 from dpdoctor.records import FULL, Launch, Loader
 

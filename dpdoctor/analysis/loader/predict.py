@@ -20,11 +20,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
-from dpdoctor.analysis.base.stats import student_t
+from dpdoctor.analysis.base.launches import NS, LaunchFacts
+from dpdoctor.analysis.base.stats import Figure, student_t
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, SlowFetches
-from dpdoctor.analysis.base.windows import NS
 from dpdoctor.analysis.loader.feed import Feed, WindowFeed, cpu_ratio, feed, fetch_time, hand_offs_of, receive_time
 from dpdoctor.analysis.loader.simulate import Cores, Outcome, Setting, Times, simulate
 from dpdoctor.loading import IN_PROCESS, BatchRecord
@@ -91,14 +89,14 @@ def measured(feed: Feed, launch: Launch, header: RunHeader) -> Measured:
         raise UnknownError(NO_SENDING)
     return Measured(
         blocks=blocks,
-        setting=present(feed),
+        setting=_present_setting(feed),
         cores=_cores(feed, launch, header, blocks),
         send=max(hand_off.send_ns for hand_off in hand_offs) * NS,
         receive=receive.value,
     )
 
 
-def present(feed: Feed) -> Setting:
+def _present_setting(feed: Feed) -> Setting:
     """Return what the script sets."""
     loader = feed.loader
     return Setting(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import LaunchFacts
 from dpdoctor.analysis.base.summary import LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader import predict, trial
 from dpdoctor.analysis.loader.feed import (

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import ablations
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderPrediction, LoaderSummary, LoaderTrial, ModeSummary
 from dpdoctor.analysis.loader.predict import ABLATION, DEFAULT_PREFETCH
 from dpdoctor.analysis.loader.simulate import Setting

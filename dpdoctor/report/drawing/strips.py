@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Sample
-from dpdoctor.analysis.disturbances import FAULTS
+from dpdoctor.analysis.machine import FAULTS
 from dpdoctor.report.blocks import Chart
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.drawing.charts import thin

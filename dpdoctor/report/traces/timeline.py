@@ -14,7 +14,7 @@ import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis
-from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.launches import shown
 from dpdoctor.analysis.breakdown import parts
 from dpdoctor.analysis.cross_rank import ClockOffset, CommonCalls, CrossRank
 from dpdoctor.digest import Breakdown, Calls, DeviceDigest

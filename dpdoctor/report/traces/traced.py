@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from dpdoctor.analysis import TRACE_MODE, Diagnosis, ModeSummary
-from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.launches import shown
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.cross_rank import CrossRank
 from dpdoctor.digest import HOST, DeviceDigest, Digest

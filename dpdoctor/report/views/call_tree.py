@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from dpdoctor import units
 from dpdoctor.analysis import CallNode, Diagnosis
-from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.launches import shown
 from dpdoctor.report.blocks import Absent, Block, Call, Calls, OfMode, View
 from dpdoctor.report.text import absent, clipped, mode_label
 from dpdoctor.report.traces.traced import is_profile

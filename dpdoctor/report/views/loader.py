@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, Figure, LoaderSummary, ModeSummary
-from dpdoctor.analysis.base.launch_facts import shown
-from dpdoctor.analysis.base.weighing import above_zero
+from dpdoctor.analysis.base.launches import shown
 from dpdoctor.analysis.loader.feed import feed, fetch_times
 from dpdoctor.analysis.loader.trial import changes, tried_step
+from dpdoctor.analysis.weighing import above_zero
 from dpdoctor.report.blocks import (
     Absent,
     Block,

@@ -8,7 +8,7 @@ import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import FULL, Diagnosis, MemoryRecord, Rank
-from dpdoctor.analysis.base.launch_facts import shown
+from dpdoctor.analysis.base.launches import shown
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, OfMode, Table, View
 from dpdoctor.report.drawing import charts
 from dpdoctor.report.launches import NamedLaunch

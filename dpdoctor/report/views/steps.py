@@ -14,7 +14,7 @@ import numpy as np
 
 from dpdoctor import units
 from dpdoctor.analysis import Diagnosis, RankSummary
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import LaunchFacts
 from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.report.blocks import Absent, Block, Cell, Chart, Column, Fold, Grid, Note, Table, View
 from dpdoctor.report.drawing import charts

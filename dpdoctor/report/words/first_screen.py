@@ -14,7 +14,7 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, Finding, Inconclusive, ModeSummary, RunSummary
 from dpdoctor.analysis.base.summary import why_withheld
-from dpdoctor.analysis.disturbances import OTHERS_USED
+from dpdoctor.analysis.machine import OTHERS_USED
 from dpdoctor.report.blocks import Advice, Ranking
 from dpdoctor.report.text import (
     as_typed,

@@ -8,7 +8,7 @@ import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, ModeSummary
-from dpdoctor.analysis.base.weighing import SMALL, above_zero, is_loss
+from dpdoctor.analysis.weighing import SMALL, above_zero, is_loss
 from dpdoctor.report.text import listed_figures
 
 # Keys of the parts, in the order in which they are drawn.

@@ -14,7 +14,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeSummary, RunSummary
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
 from dpdoctor.analysis.base.summary import why_withheld
-from dpdoctor.analysis.own_cost import MOST_SHARE, is_too_much, is_unclear
+from dpdoctor.analysis.controls import MOST_SHARE, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import (
     by_reason,

@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from dpdoctor import __version__, rundir
-from dpdoctor.analysis.base.launch_facts import every
-from dpdoctor.analysis.base.windows import NS
+from dpdoctor.analysis.base.launches import NS, every
 from dpdoctor.cli import _plan
 from dpdoctor.gate.recorded import disturbance, seconds_per_step
 from dpdoctor.launch import launcher, machine

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE, Traces
 from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
 from dpdoctor.digest import Breakdown, Digest

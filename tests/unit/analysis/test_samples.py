@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.analysis import ModeSummary, analyse
-from dpdoctor.analysis.base.windows import RankWindow, Window
+from dpdoctor.analysis.base.launches import RankWindow, Window
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, NONE_COUNTED, UNCOUNTED, Counting, counting
 from dpdoctor.records import InputTensor, StepRecord
 from dpdoctor.report.words import standing

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.base.cores import NOT_TRIED
+from dpdoctor.analysis.machine import NOT_TRIED
 from dpdoctor.gate import comparable
 from dpdoctor.gate.comparable import NOT_CONCERNED, Tier, differences, of_a_pair, of_machines, uncounted, unsound
 from dpdoctor.gate.model import Refusal

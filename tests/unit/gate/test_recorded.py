@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
+from dpdoctor.analysis.base.launches import LaunchFacts
 from dpdoctor.analysis.comparison import compare
-from dpdoctor.analysis.disturbances import taken_by_others
+from dpdoctor.analysis.machine import taken_by_others
 from dpdoctor.gate.recorded import (
     Conditions,
     Recorded,

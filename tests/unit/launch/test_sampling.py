@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor import cgroup, rundir
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
-from dpdoctor.analysis.disturbances import taken_by_others
+from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.analysis.machine import taken_by_others
 from dpdoctor.launch import sampling
 from dpdoctor.launch.sampling import GpuSampler, HostSampler, RankSampler
 from dpdoctor.records import Device, RankRecord, Sample

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.analysis import Analysis, Figure, Inconclusive
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.disturbances import OTHERS_USED
+from dpdoctor.analysis.machine import OTHERS_USED
 from dpdoctor.records import Conversion
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words.first_screen import LONGER, UNTOLD, FirstScreen, _of_other_modes, first_screen

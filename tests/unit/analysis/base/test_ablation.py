@@ -6,9 +6,8 @@ import pytest
 
 from dpdoctor.analysis import AblationSummary, Figure
 from dpdoctor.analysis.base.ablation import NO_PAIRS, ablations, imbalance, jitter_wait
-from dpdoctor.analysis.base.launch_facts import LaunchFacts
-from dpdoctor.analysis.base.windows import FULL
-from dpdoctor.analysis.rank_step_time import slowest_rank
+from dpdoctor.analysis.base.launches import FULL, LaunchFacts
+from dpdoctor.analysis.rank_imbalance import slowest_rank
 from dpdoctor.records import AblationRecord, Launch, Rank
 from tests.builders import records
 from tests.builders.records import launch, rank, step, window

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.stats import Figure
 
 
 def figure(value: float, half: float, **fields: object) -> Figure:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.analysis.base.ablation import ablations
-from dpdoctor.analysis.base.figure import Figure
+from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import LoaderPrediction
 from dpdoctor.analysis.loader import predict as predictions
 from dpdoctor.analysis.loader.feed import NO_FETCH, Feed, feed

@@ -1,11 +1,13 @@
+"""A claim beside its experiment: what is believed of it, and whether both say the same."""
+
 from __future__ import annotations
 
 import pytest
 
 from dpdoctor.analysis import AblationSummary, CrossCheck, Figure
 from dpdoctor.analysis.base.traces import NO_TRACE
-from dpdoctor.analysis.cross_check import allowed, cross_checks
-from tests.builders.cases import by_hand, waiting
+from dpdoctor.analysis.weighing import Status, allowed, cross_checks, weigh_against
+from tests.builders.cases import by_hand, figure, unknown, waiting
 from tests.builders.records import even_rank, launch, rank, step, window
 
 
@@ -83,3 +85,25 @@ def test_on_a_gpu_the_hosts_clock_is_not_held_against_no_comm(device: str, by_cl
     ablations = {"no_comm": AblationSummary(gain=seconds, share=share(0.2), step=seconds)}
     found = cross_checks(ablations, launch(*of, mode="native"), cores=2)
     assert any("on the host's clock" in check.what for check in found) is by_clock
+
+
+CLAIM = figure(0.40, 0.05, "ratio")
+
+
+@pytest.mark.parametrize(
+    ("gained", "half", "status", "cost"),
+    [
+        (0.30, 0.10, "confirmed", 0.30),
+        (0.10, 0.15, "refuted", 0.10),
+        (-0.02, 0.01, "refuted", -0.02),  # taking it away has a cost of its own
+        (0.30, 0.40, "inferred", 0.40),
+        (-0.40, 0.38, "inferred", 0.40),  # with less to do a step is longer: something else changed
+    ],
+)
+def test_an_experiment_proves_refutes_or_cannot_tell(gained: float, half: float, status: Status, cost: float) -> None:
+    weighed = weigh_against(CLAIM, figure(gained, half, "ratio"))
+    assert (weighed.status, weighed.value) == (status, cost)
+
+
+def test_without_an_experiment_the_claim_stands_as_inferred() -> None:
+    assert weigh_against(CLAIM, unknown("ratio")).status == "inferred"

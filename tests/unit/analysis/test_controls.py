@@ -1,4 +1,4 @@
-"""What watching costs, worked out on paper: bare steps of 100 ms against watched ones."""
+"""What watching costs, worked out on paper: bare steps of 100 ms against watched ones; two launches of one program."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.facts import Analysis
-from dpdoctor.analysis.own_cost import (
+from dpdoctor.analysis.base.stats import Figure
+from dpdoctor.analysis.base.summary import RunSummary
+from dpdoctor.analysis.controls import (
     NO_BASELINE,
     NO_CONTROL,
     NO_STEADY_WINDOW,
@@ -20,9 +20,11 @@ from dpdoctor.analysis.own_cost import (
     OTHER_PROGRAM,
     is_known,
     launch_spread,
+    same_program_words,
     steps_of,
-    why_unknown,
+    why_cost_unknown,
 )
+from dpdoctor.analysis.facts import Analysis
 from dpdoctor.records import RUNS_AS_PYTHON, Conversion, Launch, Rank, Sample
 from dpdoctor.report.blocks import Table
 from dpdoctor.report.words.verdict import limits
@@ -262,10 +264,10 @@ class TestUnknown:
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
-        assert "OSError" in str(why_unknown([failed], steps_of([failed], []), None))
+        assert "OSError" in str(why_cost_unknown([failed], steps_of([failed], []), None))
 
     def test_without_a_control_nothing_disturbed_it(self) -> None:
-        assert why_unknown((), [], "others took 1.8 of 2 cores") == NO_CONTROL
+        assert why_cost_unknown((), [], "others took 1.8 of 2 cores") == NO_CONTROL
 
     def test_one_launch_has_no_interval_and_proves_nothing(self) -> None:
         mode = watched(200, bare(100)).summary.modes["single"]
@@ -295,7 +297,7 @@ def test_a_step_that_the_baseline_leaves_out_is_left_out_by_its_number() -> None
 def test_on_a_gpu_steps_with_edges_among_them_are_held_against_none_without() -> None:
     even, edges = launch(ahead((200, None))), launch(ahead((200, 2)), mode="bare")
     assert steps_of([edges], [even]) == []
-    assert why_unknown([edges], [], None) == NO_STEADY_WINDOW
+    assert why_cost_unknown([edges], [], None) == NO_STEADY_WINDOW
     assert [step.value for step in steps_of([edges], [launch(ahead((300, 2)))])] == [pytest.approx(0.02)]
     # The baseline's figure is then that of its first launch alone.
     assert steps_of([edges], [even, launch(ahead((300, 2)), number=2)]) == []
@@ -337,5 +339,55 @@ def test_a_baseline_that_runs_a_compiled_function_as_python_is_another_program_t
         shares.append(analyse(run).summary.modes["single"].observer_overhead)
     assert shares[0].value == pytest.approx(4 / 104)
     assert shares[1].value is None
-    assert why_unknown((), [shares[0]], None, is_other_program=True) == OTHER_PROGRAM
-    assert why_unknown((), [], None, is_other_program=True) == NO_CONTROL
+    assert why_cost_unknown((), [shares[0]], None, is_other_program=True) == OTHER_PROGRAM
+    assert why_cost_unknown((), [], None, is_other_program=True) == NO_CONTROL
+
+
+def measured(dp_ms: float, status: str = "inactive") -> RunSummary:
+    """Return one device with steps of 100 ms, dp with these, and ddp with as long ones as one device."""
+    ddp = [even_rank(100, num_windows=2, index=index, world_size=2) for index in range(2)]
+    why = {"status": status, "reason": "needs a GPU"} if status != "ok" else {}
+    modes = {
+        "single": [launch(even_rank(100, num_windows=2))],
+        "dp": [launch(even_rank(dp_ms, num_windows=2), mode="dp", **why)],
+        "ddp": [launch(*ddp, mode="ddp")],
+    }
+    return analyse(records.run(modes, {"ddp": 2})).summary
+
+
+def test_rates_hold_what_launches_of_one_program_differ_by() -> None:
+    found = measured(125)
+    throughput, speedup = found.modes["ddp"].throughput, found.modes["ddp"].speedup
+    assert throughput.scope == "run"
+    assert (throughput.value, throughput.low) == pytest.approx((640, 640 * 0.8))
+    assert speedup.low < 2 * 0.8
+    # What lies within one launch does not widen.
+    assert found.modes["ddp"].step.low == pytest.approx(0.1)
+
+
+def test_it_is_said() -> None:
+    said = [text for text in limits(measured(125)) if "same program" in text]
+    assert len(said) == 1
+    assert "20%" in said[0]
+
+
+@pytest.mark.parametrize("found", [measured(100), measured(125, "ok")], ids=["alike", "another program"])
+def test_nothing_is_widened_or_said(found: RunSummary) -> None:
+    throughput = found.modes["ddp"].throughput
+    assert throughput.low == throughput.high
+    assert (found.caveat, same_program_words(found.modes)) == ("", "")
+
+
+def test_steady_steps_with_edges_tell_nothing_of_those_without() -> None:
+    few, most = (
+        rank(
+            [step(200 if edge else 100, window=n, epoch_edge=edge) for n in (1, 2) for edge in edges],
+            [window(400 + 100 * sum(edges), window=n) for n in (1, 2)],
+        )
+        for edges in ((False, False, False, True), (False, True, True, True))
+    )
+    inactive = launch(most, mode="dp", status="inactive", reason="needs a GPU")
+    found = analyse(records.run({"single": [launch(few)], "dp": [inactive]})).summary
+    assert found.modes["dp"].step.value == pytest.approx(0.175)
+    assert found.caveat == ""
+    assert found.modes["single"].throughput.low == pytest.approx(320)

@@ -1,21 +1,22 @@
-"""The measured windows of one launch, rank by rank: what throughput, step time and phases are computed from."""
+"""A launch with what is read from its records again and again: its measured windows, rank by rank, and its traces."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 import msgspec
 from msgspec.structs import replace
 
-from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, StepRecord, WindowRecord
+from dpdoctor.analysis.base.traces import Traces
+from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, Run, StepRecord, WindowRecord
 
 NS = 1e-9
 # Kinds of windows: without a profiler, and with one.
 MEASURE, TRACE = "measure", "trace"
 # A kind of windows and the ablation that ran in them.
-Key = tuple[str, str]
+_Key = tuple[str, str]
 
 
 class RankWindow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -96,7 +97,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return sum(s.collectives or 0 for s in steps), len(steps)
 
 
-def measured(launch: Launch) -> dict[Key, tuple[Window, ...]]:
+def measured(launch: Launch) -> dict[_Key, tuple[Window, ...]]:
     """Return the complete windows that every rank recorded and that have a steady step, by (kind, ablation), in their
     order.
 
@@ -113,7 +114,7 @@ def measured(launch: Launch) -> dict[Key, tuple[Window, ...]]:
     return {of: _on_every_rank([windows.get(of, {}) for windows in per_rank]) for of in set().union(*per_rank)}
 
 
-def without_edges(found: Mapping[Key, tuple[Window, ...]]) -> dict[Key, tuple[Window, ...]]:
+def _without_edges(found: Mapping[_Key, tuple[Window, ...]]) -> dict[_Key, tuple[Window, ...]]:
     """Return the windows that have no edge, of which the wall alone tells how long a step takes.
 
     Where every full one has an edge, all of them with nothing left out: what edges take is then in the steady figures.
@@ -141,12 +142,12 @@ def _complete(rank: Rank) -> Iterator[RankWindow]:
             yield RankWindow(window=window, counted=counted, steady=counted)
 
 
-def _rank_windows(complete: Sequence[RankWindow], edges_are_steady: Set[str]) -> dict[Key, dict[int, RankWindow]]:
+def _rank_windows(complete: Sequence[RankWindow], edges_are_steady: Set[str]) -> dict[_Key, dict[int, RankWindow]]:
     """Return a rank's windows that have a steady step, by (kind, ablation) and number.
 
     `edges_are_steady` has the kinds of windows in which edges are among the steady steps.
     """
-    found: defaultdict[Key, dict[int, RankWindow]] = defaultdict(dict)
+    found: defaultdict[_Key, dict[int, RankWindow]] = defaultdict(dict)
     for whole in complete:
         window = whole.window
         steady = tuple(s for s in whole.counted if window.kind in edges_are_steady or not s.epoch_edge)
@@ -159,3 +160,92 @@ def _mostly_edges(windows: Sequence[RankWindow]) -> bool:
     """Return whether an edge is what this script usually does: it builds a new iterator in most steps, say."""
     steps = [step for window in windows for step in window.counted]
     return 2 * sum(step.epoch_edge for step in steps) > len(steps)
+
+
+class LaunchFacts(Launch, frozen=True, dict=True):
+    """A launch of which each fact is found once, when it is first asked for."""
+
+    @classmethod
+    def of(cls, launch: Launch) -> LaunchFacts:
+        """Return the launch with its facts; the same object where it has them already."""
+        if isinstance(launch, LaunchFacts):
+            return launch
+        return cls(record=launch.record, ranks=launch.ranks, samples=launch.samples, traced=launch.traced)
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Return whether its ranks may compute on GPUs, behind their hosts' backs."""
+        return any(rank.record is not None and rank.record.device_type == "cuda" for rank in self.ranks)
+
+    @cached_property
+    def _windows(self) -> Mapping[_Key, tuple[Window, ...]]:
+        return measured(self)
+
+    @cached_property
+    def _steady(self) -> Mapping[_Key, tuple[Window, ...]]:
+        return _without_edges(self._windows) if self.on_gpu else self._windows
+
+    @cached_property
+    def edges_are_steady(self) -> bool:
+        """Return whether steps in which an epoch began or an evaluation ran are among the steady ones: most are such
+        or, on a GPU, no full window was without.
+        """
+        return any(step.epoch_edge for window in self.windows() for rank in window.ranks for step in rank.steady)
+
+    @property
+    def is_taken_whole(self) -> bool:
+        """Return whether its windows are those of a GPU that all have an edge, though most steps are none."""
+        found = self._windows.get((MEASURE, FULL), ())
+        return self.on_gpu and bool(found) and all(window.has_edge for window in found)
+
+    @cached_property
+    def _skipped(self) -> frozenset[str]:
+        """Return the ablations that a rank did not run, not to their end, or whose proof did not hold."""
+        records = [rank.record for rank in self.ranks if rank.record]
+        return frozenset(one.name for record in records for one in record.ablations if one.skipped)
+
+    def windows(self, ablation: str = FULL, *, kind: str = MEASURE, with_edges: bool = False) -> tuple[Window, ...]:
+        """Return the complete windows of a kind in which an ablation ran; FULL: in which none did.
+
+        What was skipped on one rank has none: there, some rank trained otherwise than the ablation's name says. Those
+        of GPUs have no edge, unless that is usual or they are asked for `with_edges`: what one takes the device is not
+        known.
+        """
+        found = self._windows if with_edges else self._steady
+        return () if ablation in self._skipped else found.get((kind, ablation), ())
+
+    @cached_property
+    def traces(self) -> Traces:
+        """Return the traces of its ranks."""
+        return Traces(tuple(rank.digest for rank in self.ranks if rank.digest))
+
+
+def with_facts(run: Run) -> Run:
+    """Return the run with the facts of its launches, which whoever reads it shares."""
+    return replace(
+        run,
+        modes={name: every(launches) for name, launches in run.modes.items()},
+        bare=every(run.bare),
+        watched=every(run.watched),
+        trials={name: LaunchFacts.of(launch) for name, launch in run.trials.items()},
+    )
+
+
+def every(launches: Iterable[Launch]) -> tuple[LaunchFacts, ...]:
+    """Return the launches with their facts."""
+    return tuple(map(LaunchFacts.of, launches))
+
+
+def of_one_kind(launches: Iterable[Launch]) -> tuple[LaunchFacts, ...]:
+    """Return the launches of a mode whose steady steps are of one kind: where some hold no edges, those that hold some
+    are left out.
+    """
+    found = every(launches)
+    without = tuple(launch for launch in found if not launch.edges_are_steady)
+    return without if any(launch.windows() for launch in without if launch.record.status != "failed") else found
+
+
+def shown(launches: Sequence[Launch]) -> LaunchFacts:
+    """Return the launch that speaks for the mode: the first that went wrong, as a mode is ok when all of them are."""
+    wrong = next((launch for launch in launches if launch.record.status != "ok"), None)
+    return of_one_kind(launches)[0] if wrong is None else LaunchFacts.of(wrong)

@@ -1,17 +1,22 @@
-"""What is to be believed of a share of the step: the claim of trace or clock, and the experiment beside it."""
+"""What is to be believed of a share of the step: the claim of trace or clock, and the experiment beside it.
+
+Where the two do not say the same, a report shows both instead of choosing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.figure import Figure
-from dpdoctor.analysis.base.summary import AblationSummary
+from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.analysis.base.stats import Figure
+from dpdoctor.analysis.base.summary import AblationSummary, CrossCheck
+from dpdoctor.analysis.communication import removable
 
 Status = Literal["confirmed", "refuted", "inferred"]
 
@@ -117,3 +122,43 @@ def main_part(parts: Mapping[str, float], cost: float) -> str | None:
         return None
     name = max(parts, key=lambda part: parts[part])
     return name if parts[name] > 0 and parts[name] >= COVERAGE * cost else None
+
+
+def cross_checks(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> tuple[CrossCheck, ...]:
+    """Return for every ablation whose gain can also be seen without it, what the launch's trace or clock says of it.
+
+    `cores` are those of each machine.
+    """
+    return tuple(_cross_checked(ablations, launch, cores))
+
+
+def _cross_checked(ablations: Mapping[str, AblationSummary], launch: LaunchFacts, cores: int) -> Iterator[CrossCheck]:
+    if "no_comm" in ablations:
+        found = removable(launch, cores)
+        what = (
+            "calls of collectives, on the host's clock" if found.is_clocked else "exposed communication, in the trace"
+        )
+        beside = ", and what they take of the cores that compute" if found.on_cores else ""
+        yield _cross_check(f"{what}{beside}", "no_comm", found.total, ablations)
+    if "cached_batches" in ablations:
+        yield _cross_check("waiting for data, on the host's clock", "cached_batches", _waited_share(launch), ablations)
+
+
+def _waited_share(launch: LaunchFacts) -> Figure:
+    """Return the share of the ranks' steady time in full windows that waits for data."""
+    windows = launch.windows()
+    parts = [(window.phase("data_wait")[0], sum(rank.steady_s for rank in window.ranks)) for window in windows]
+    return stats.ratio_of_totals(parts, "ratio")
+
+
+def _cross_check(what: str, ablation: str, seen: Figure, ablations: Mapping[str, AblationSummary]) -> CrossCheck:
+    gained = ablations[ablation].share
+    limit, agrees = allowed(seen, gained), None
+    reason = next((figure.reason or "" for figure in (seen, gained) if figure.value is None), "")
+    if seen.value is not None and gained.value is not None:
+        agrees = abs(seen.value - gained.value) <= limit
+        if not agrees and gained.low is None:
+            agrees, reason = None, "one round gives no interval: they differ by more than chance is known to explain"
+    return CrossCheck(
+        what=what, ablation=ablation, observed=seen, gain=gained, agrees=agrees, tolerance=limit, reason=reason
+    )

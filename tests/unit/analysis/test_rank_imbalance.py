@@ -1,3 +1,5 @@
+"""Each rank against the median of the others."""
+
 from __future__ import annotations
 
 from statistics import median
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdoctor.analysis import Figure
-from dpdoctor.analysis.rank_step_time import SlowRank, beyond_others
+from dpdoctor.analysis.rank_imbalance import SlowRank, beyond_others
 
 
 @given(st.lists(st.one_of(st.sampled_from([1.0, 2.0, 3.0]), st.floats(0, 10)), min_size=2, max_size=9))

@@ -1,3 +1,5 @@
+"""Which steps and windows of a launch count, and what windows measure."""
+
 from __future__ import annotations
 
 import pytest
