@@ -1,24 +1,28 @@
 """A document as one HTML page: styles, scripts and all data are inside; plotly.js, too, or several pages share it.
 
-What the first screen shows is HTML. Data and plotly.js are compressed, and inflated once a reader comes to a chart.
+What the first screen shows is HTML. What is large lies in it as gzip in base64, a third of its size, in which nothing
+can end an element, and is inflated once a reader comes to a chart.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
+import json
 import re
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dpdoctor.report import templates
+from dpdoctor import units
 from dpdoctor.report.blocks import Chart, Document
-from dpdoctor.report.templates import packed, packed_json
 
 # In this order: what comes first is used by what comes later.
 _STYLES = ("page.css", "first.css", "controls.css")
@@ -42,14 +46,14 @@ def render(document: Document, *, plotly_link: str = "") -> str:
     Raises:
         ValueError: a number in it is NaN or infinite; JSON has no such numbers.
     """
-    theme, plotly, script = templates.asset("theme.js"), plotly_script(plotly_link), _script()
+    theme, plotly, script = asset("theme.js"), plotly_script(plotly_link), _script()
     return (
-        _environment()
+        _page_environment()
         .get_template("page.html")
         .render(
             page=document,
-            style=Markup("").join(map(templates.asset, _STYLES)),
-            dark=templates.asset("dark.css"),
+            style=Markup("").join(map(asset, _STYLES)),
+            dark=asset("dark.css"),
             theme=theme,
             plotly=plotly,
             script=script,
@@ -61,13 +65,13 @@ def render(document: Document, *, plotly_link: str = "") -> str:
 
 def _script() -> Markup:
     """Return the page's own script: its files in one block, so that no name of theirs is seen outside."""
-    files = Markup("").join(map(templates.asset, _SCRIPTS))
+    files = Markup("").join(map(asset, _SCRIPTS))
     return Markup('"use strict";\n{\n') + files + Markup("}\n")
 
 
 @functools.cache
-def _environment() -> Environment:
-    environment = templates.environment()
+def _page_environment() -> Environment:
+    environment = new_environment()
     environment.globals["chart_json"] = _chart_json
     environment.globals["trace_json"] = lambda events: packed_json({"traceEvents": events})
     return environment
@@ -136,3 +140,39 @@ def plotly_script(link: str) -> PlotlyScript:
 def _digest(text: str) -> str:
     """Return the SHA-256 of a script as policies and integrity attributes spell it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def asset(name: str) -> Markup:
+    """Return the text of one of our own files, for a template to take as it is."""
+    return Markup(resources.files("dpdoctor.report").joinpath("assets").joinpath(name).read_text(encoding="utf-8"))
+
+
+def new_environment() -> Environment:
+    """Return an environment that escapes all text, refuses names that it is not given, and shows shares as all do."""
+    made = Environment(
+        loader=PackageLoader("dpdoctor.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["share"] = units.share
+    return made
+
+
+# Level 9 makes plotly.js 1% smaller and takes 1.8 times as long.
+_LEVEL = 5
+
+
+def packed(text: str) -> Markup:
+    """Return a text for packed.js to inflate; the same text gives the same bytes."""
+    return Markup(base64.b64encode(gzip.compress(text.encode(), _LEVEL, mtime=0)).decode("ascii"))
+
+
+def packed_json(value: Any) -> Markup:
+    """Return a value as packed JSON.
+
+    Raises:
+        ValueError: `value` holds NaN or infinity; JSON has no such numbers.
+    """
+    return packed(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False))

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from dpdoctor.report import page
 from dpdoctor.report.documents.run import of_run
-from dpdoctor.report.templates import packed
+from dpdoctor.report.page import packed
 from tests.browser.visit import Visit
 from tests.builders import diagnosed_runs, runs
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpdoctor.analysis import Diagnosis, ModeSummary, RunSummary
 from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.redact import printable
-from dpdoctor.report import templates
+from dpdoctor.report import page
 from dpdoctor.report.documents.brief import Brief, brief
 from dpdoctor.report.text import mode_label, run_title, with_interval
 from dpdoctor.report.traces.traced import is_trace_run
@@ -61,9 +61,9 @@ def _figures(mode: ModeSummary) -> Iterator[str]:
 
 
 def _html(analysis: Diagnosis, found: Brief) -> str:
-    environment = templates.environment()
+    environment = page.new_environment()
     # Autoescape makes elements harmless; this does it for characters that turn the text around.
     environment.finalize = lambda value: printable(value) if type(value) is str else value
     return environment.get_template("notebook.html").render(
-        origin=_origin(analysis), brief=found, style=templates.asset("notebook.css")
+        origin=_origin(analysis), brief=found, style=page.asset("notebook.css")
     )

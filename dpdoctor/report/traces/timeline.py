@@ -17,12 +17,11 @@ from dpdoctor.analysis import Diagnosis
 from dpdoctor.analysis.base.launches import shown
 from dpdoctor.analysis.breakdown import parts
 from dpdoctor.analysis.cross_rank import ClockOffset, CommonCalls, CrossRank
-from dpdoctor.digest import Breakdown, Calls, DeviceDigest
+from dpdoctor.digest import HOST, Breakdown, Calls, DeviceDigest, Lane
 from dpdoctor.report.blocks import Perfetto
 from dpdoctor.report.text import mode_label, run_title
-from dpdoctor.report.traces import step_timeline
 from dpdoctor.report.traces.traced import TracedMode, TracedRank, device_words, traced_modes
-from dpdoctor.report.traces.words import PART_WORDS, cause_words, seconds
+from dpdoctor.report.traces.words import PART_WORDS, WORK_WORDS, cause_words, is_work, lane_words, seconds
 
 Event: TypeAlias = dict[str, Any]
 # More slices than these, of all ranks together, make a file that opens slowly; the longest are kept.
@@ -145,13 +144,21 @@ def _usual_steps(rank: TracedRank, axis: _Axis) -> list[tuple[str, list[_Slice]]
     tracks: dict[str, list[_Slice]] = {}
     for step in rank.digest.traced_steps:
         for lane in step.lanes:
-            track, name = step_timeline.names(lane)
+            track, name = _track_of(lane)
             for begin, end in zip(lane.spans_ns[::2], lane.spans_ns[1::2], strict=True):
                 one = _Slice(
                     name=name, begin_ns=axis.at(step.begin_ns + begin), end_ns=axis.at(step.begin_ns + end), args={}
                 )
                 tracks.setdefault(track, []).append(one)
     return [(name, sorted(slices, key=lambda one: one.begin_ns)) for name, slices in tracks.items()]
+
+
+def _track_of(lane: Lane) -> tuple[str, str]:
+    """Return the name of the track that a lane is on, and that of its spans; no two of a track overlap."""
+    if is_work(lane):
+        of = "CPU" if lane.device == HOST else f"GPU {lane.device}"
+        return f"{of} {WORK_WORDS[lane.what]}, usual steps", WORK_WORDS[lane.what]
+    return "host, usual steps", lane_words(False, lane.what).removeprefix("host: ")
 
 
 def _collectives(calls: Calls, axis: _Axis) -> Iterator[_Slice]:

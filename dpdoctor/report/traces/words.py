@@ -9,10 +9,11 @@ from dpdoctor.analysis import Diagnosis, RunSummary
 from dpdoctor.analysis.base.traces import MAY_HOLD, CommonSteps
 from dpdoctor.analysis.breakdown import Spent, spent, together
 from dpdoctor.analysis.cross_rank import CameLast, LateStep, Stragglers
-from dpdoctor.digest import HOST, DeviceDigest
+from dpdoctor.digest import HOST, OPERATORS, DeviceDigest, Lane
 from dpdoctor.report.blocks import Cell, Headline
 from dpdoctor.report.text import NOTHING, capital, listed, mode_label, sentence
 from dpdoctor.report.traces.traced import MOST_NAMES, TracedMode, device_words, traced_modes
+from dpdoctor.report.words.step_parts import phase_words
 
 NS = 1e-9
 PART_WORDS = {
@@ -21,6 +22,13 @@ PART_WORDS = {
     "h2d": "copies to the device",
     "copy": "other copies",
     "idle": "idle",
+}
+# What computes or moves data, by what it does.
+WORK_WORDS = {
+    "compute": "compute",
+    "comm": "communication",
+    "h2d": "copies to the device",
+    "copy": "other copies",
 }
 _CAUSE_WORDS = {
     "compute": "computing",
@@ -51,6 +59,18 @@ _TONES = {"none": "plain", "unknown": "plain"}
 def cause_words(cause: str) -> str:
     """Return what a thread or device did, in words; a cause unknown here keeps its name."""
     return _CAUSE_WORDS.get(cause, cause)
+
+
+def is_work(lane: Lane) -> bool:
+    """Return whether a lane is of what computes; else of the training thread, which has a phase h2d, too."""
+    return lane.device != HOST or lane.what in {"compute", "comm"}
+
+
+def lane_words(of_work: bool, what: str) -> str:
+    """Return the word for what is done on a lane of work or of the training thread."""
+    if of_work:
+        return WORK_WORDS[what]
+    return "host runs operators" if what == OPERATORS else f"host: {phase_words(what)}"
 
 
 def seconds(duration_ns: float) -> str:

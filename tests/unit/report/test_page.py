@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from dpdoctor import rundir
 from dpdoctor.analysis import Figure
-from dpdoctor.report import page, templates
+from dpdoctor.report import page
 from dpdoctor.report.blocks import Part, Shown
 from dpdoctor.report.documents.run import SECTIONS, of_run
 from tests.builders import diagnosed_runs, runs
@@ -104,7 +104,7 @@ def test_a_number_that_is_none_is_refused(value: float) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_json_has_no_such_number(value: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        templates.packed_json({"y": [1.0, value]})
+        page.packed_json({"y": [1.0, value]})
 
 
 @pytest.mark.parametrize("run", [runs.cpu_run, runs.gpu_run, runs.rankless_run, runs.empty_run])

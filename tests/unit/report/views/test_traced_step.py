@@ -8,7 +8,7 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.digest import HOST, HOST_PHASES, Digest, Lane, TracedStep
 from dpdoctor.report.blocks import Absent, Chart
 from dpdoctor.report.drawing import charts
-from dpdoctor.report.traces.step_timeline import MOST_RANKS, NO_STEP
+from dpdoctor.report.views.traced_step import MOST_RANKS, NO_STEP
 from tests.builders.sections import build, only
 from tests.builders.specs import MS
 from tests.builders.traced_runs import late_rank, trace_run
