@@ -100,7 +100,7 @@ class ModeComparison(msgspec.Struct, frozen=True, kw_only=True):
         figures: throughput, throughput_all_steps, step, epoch_s, speedup, scaling_efficiency, peak_memory_bytes; of
             traces alone traced_step.
         phases: seconds per step on the host's clock, keys of PHASES.
-        budget: shares of the traced steps, keys of `trace_breakdown.breakdown_shares`.
+        budget: shares of the traced steps, keys of `breakdown_shares`.
         ablations: seconds per step that switching something off gains.
         counters: of one step after warm-up; the same in every step and on any machine.
     """

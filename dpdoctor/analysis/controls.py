@@ -1,7 +1,7 @@
 """How far launches of one program lie apart in this run, and so what watching costs, by its bare launches.
 
-Bare launches see only the ends of steps. nn.DataParallel without a GPU calls the plain module, so that the mode runs
-the same program as the baseline, as long as it did.
+In a bare launch only the ends of steps are seen. nn.DataParallel without a GPU calls the plain module, so that the mode
+does what the baseline did, as long as it did.
 """
 
 from __future__ import annotations

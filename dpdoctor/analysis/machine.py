@@ -201,9 +201,9 @@ def throttled(launch: Launch) -> Throttled | str | None:
     known = {source: [s for s in found if REASONS in s.values] for source, found in samples.items()}
     if not any(known.values()):
         return _why_untold(samples.values()) if samples else None
-    source = max(known, key=lambda name: _share(known[name]))
-    share = _share(known[source])
-    cost = _cost(known[source], [sample for found in known.values() for sample in found])
+    source = max(known, key=lambda name: _throttled_share(known[name]))
+    share = _throttled_share(known[source])
+    cost = _clock_cost(known[source], [sample for found in known.values() for sample in found])
     if share < SMALL or (cost.value is not None and cost.value < SMALL):
         return None
     held = [s.values[CLOCK] for s in known[source] if CLOCK in s.values and _is_throttled(s)]
@@ -211,7 +211,7 @@ def throttled(launch: Launch) -> Throttled | str | None:
         source=source,
         share=share,
         num_readings=len(known[source]),
-        reasons=_reasons(known[source]),
+        reasons=_reasons_named(known[source]),
         cost=cost,
         clock_mhz=median(held) if held else None,
     )
@@ -221,13 +221,15 @@ def throttled_periods(launches: Iterable[Launch]) -> Figure:
     """Return the share of the quota's periods in which it was used up, from each launch's first sample to its last."""
     parts = []
     for launch in launches:
-        seen = [(s.values["num_throttled"], s.values["num_quota_periods"]) for s in launch.samples if _counts(s)]
+        seen = [
+            (s.values["num_throttled"], s.values["num_quota_periods"]) for s in launch.samples if _counts_periods(s)
+        ]
         if seen and seen[-1][1] > seen[0][1]:
             parts.append((seen[-1][0] - seen[0][0], seen[-1][1] - seen[0][1]))
     return stats.ratio_of_totals(parts, "ratio", reason="this machine does not tell of a CPU quota")
 
 
-def _counts(sample: Sample) -> bool:
+def _counts_periods(sample: Sample) -> bool:
     return {"num_throttled", "num_quota_periods"} <= sample.values.keys()
 
 
@@ -265,16 +267,16 @@ def _is_throttled(sample: Sample) -> bool:
     return bool(int(sample.values[REASONS]) & sum(FAULTS))
 
 
-def _share(samples: list[Sample]) -> float:
+def _throttled_share(samples: list[Sample]) -> float:
     return sum(map(_is_throttled, samples)) / len(samples) if samples else 0.0
 
 
-def _reasons(samples: list[Sample]) -> tuple[str, ...]:
+def _reasons_named(samples: list[Sample]) -> tuple[str, ...]:
     seen = [int(sample.values[REASONS]) for sample in samples]
     return tuple(name for bit, name in FAULTS.items() if any(bits & bit for bits in seen))
 
 
-def _cost(samples: list[Sample], of_all: list[Sample]) -> Figure:
+def _clock_cost(samples: list[Sample], of_all: list[Sample]) -> Figure:
     """Return the share of the time that lower clocks take at most: as if all of a step went with the SM clock."""
     free = [s.values[CLOCK] for s in of_all if CLOCK in s.values and not _is_throttled(s)]
     held = [s.values[CLOCK] for s in samples if CLOCK in s.values and _is_throttled(s)]
@@ -355,14 +357,14 @@ NOTABLE_PACE = 1.08
 
 def core_benchmark(launches: Sequence[Sequence[Window]]) -> Figure:
     """Return the seconds that the arithmetic took a core, the mean of all ranks, given the windows of each launch."""
-    found = [pace for windows in launches for pace in _told(windows)]
-    return _mean(found) if found else NOT_TRIED
+    found = [pace for windows in launches for pace in _told_by_all(windows)]
+    return _mean_pace(found) if found else NOT_TRIED
 
 
 def core_pace_words(launches: Mapping[str, LaunchFacts]) -> str:
     """Return in which modes the cores were slower or faster than in the baseline, or changed meanwhile; empty: none."""
-    windows = {name: _told(launch.windows()) for name, launch in launches.items()}
-    return "; ".join((*_against_baseline(windows), *_changed(windows)))
+    windows = {name: _told_by_all(launch.windows()) for name, launch in launches.items()}
+    return "; ".join((*_pace_against_baseline(windows), *_pace_changes(windows)))
 
 
 def slower_cores(window: Window) -> list[float] | None:
@@ -378,22 +380,22 @@ def _paces(window: Window) -> list[int]:
     return [found for rank in window.ranks if (found := rank.window.core_benchmark_ns)]
 
 
-def _told(windows: Sequence[Window]) -> list[float]:
+def _told_by_all(windows: Sequence[Window]) -> list[float]:
     """Return the mean of all ranks in each window, where each of them told."""
     return [fmean(paces) for window in windows if len(paces := _paces(window)) == len(window.ranks)]
 
 
-def _mean(paces: Sequence[float]) -> Figure:
+def _mean_pace(paces: Sequence[float]) -> Figure:
     return stats.mean_interval([pace * NS for pace in paces], "s")
 
 
-def _against_baseline(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    baseline = _mean(windows.get(BASELINE, ()))
-    found = {name: stats.ratio(_mean(paces), baseline, "x") for name, paces in windows.items() if name != BASELINE}
+def _pace_against_baseline(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    baseline = _mean_pace(windows.get(BASELINE, ()))
+    found = {name: stats.ratio(_mean_pace(paces), baseline, "x") for name, paces in windows.items() if name != BASELINE}
     behind = {name: figure.value for name, figure in found.items() if figure.value and (figure.low or 0) > NOTABLE_PACE}
     if behind:
         yield (
-            f"a core took longer for the same arithmetic than under {BASELINE}, {_times(behind)}: cores that share "
+            f"a core took longer for the same arithmetic than under {BASELINE}, {_words(behind)}: cores that share "
             "hardware threads or power slow each other, and that much of a linear speedup is not to be had"
         )
     ahead = {
@@ -403,20 +405,20 @@ def _against_baseline(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
     }
     if ahead:
         yield (
-            f"a core was faster at the same arithmetic than under {BASELINE}, {_times(ahead)}: these speedups are too "
+            f"a core was faster at the same arithmetic than under {BASELINE}, {_words(ahead)}: these speedups are too "
             "large. Repeat the run while nothing else uses the machine"
         )
 
 
-def _times(factors: Mapping[str, float]) -> str:
+def _words(factors: Mapping[str, float]) -> str:
     return ", ".join(f"{units.times(factor)} ({name})" for name, factor in factors.items())
 
 
-def _changed(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
+def _pace_changes(windows: Mapping[str, Sequence[float]]) -> Iterator[str]:
     """Yield in which modes the cores were much slower in one half of the windows than in the other."""
     for name, paces in windows.items():
         middle = len(paces) // 2
-        ratio = stats.ratio(_mean(paces[middle:]), _mean(paces[:middle]), "x")
+        ratio = stats.ratio(_mean_pace(paces[middle:]), _mean_pace(paces[:middle]), "x")
         if ratio.value and ratio.low and ratio.high and (ratio.low > NOTABLE_PACE or ratio.high < 1 / NOTABLE_PACE):
             slower = max(ratio.value, 1 / ratio.value)
             yield (

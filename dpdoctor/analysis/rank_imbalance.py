@@ -223,7 +223,7 @@ def beyond_others(values: list[float]) -> list[float]:
 
 
 _FORWARD, _BACKWARD = PHASES.index("forward"), PHASES.index("backward")
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
 # Share of the steps in which one rank has the largest batch, for it to be that rank's fault.
 PERSISTENT = 0.6
 # Of the difference between forward passes, what sizes have to explain before they are taken to be the cause.
@@ -269,11 +269,11 @@ def unevenness(
         return None
     found, steps = [window for window, _ in aligned], [of_all for _, of_all in aligned]
     unit = "element" if all(s.elements for window in steps for row in window for s in row) else "sample"
-    sizes = [_sizes(window, unit) for window in steps]
+    sizes = [_batch_sizes(window, unit) for window in steps]
     every = np.concatenate(sizes)
     if not len(every) or np.all(every == every[:, :1]):
         return None
-    share, explained = _on_device(traces, sizes) if on_gpu else _on_host(found, steps, sizes)
+    share, explained = _cost_on_device(traces, sizes) if on_gpu else _cost_on_host(found, steps, sizes)
     excess, behind = float(_excess(every).sum()), float((every.max(axis=1) - _median_of_others(every)).sum())
     largest = np.bincount(every.argmax(axis=1)).max() / len(every)
     return Unevenness(
@@ -293,20 +293,20 @@ def _aligned(window: Window) -> list[tuple[StepRecord, ...]]:
     return [tuple(steps[number] for steps in by_rank) for number in common]
 
 
-def _sizes(steps: list[tuple[StepRecord, ...]], unit: str) -> Array:
+def _batch_sizes(steps: list[tuple[StepRecord, ...]], unit: str) -> _Array:
     rows = [[s.elements if unit == "element" else s.samples_entered for s in row] for row in steps]
     return np.asarray(rows, dtype=float).reshape(len(steps), -1)
 
 
-def _on_host(
-    found: list[Window], steps: list[list[tuple[StepRecord, ...]]], sizes: list[Array]
+def _cost_on_host(
+    found: list[Window], steps: list[list[tuple[StepRecord, ...]]], sizes: list[_Array]
 ) -> tuple[Figure, float | None]:
     """Return the cost from forward times, in which ranks do not wait for each other, and backward in proportion.
 
     Backward's own share of the work is read from the rank that waits least in it.
     """
-    forward = [_phase(window, _FORWARD) for window in steps]
-    backward = np.concatenate([_phase(window, _BACKWARD) for window in steps])
+    forward = [_phase_times(window, _FORWARD) for window in steps]
+    backward = np.concatenate([_phase_times(window, _BACKWARD) for window in steps])
     times, every = np.concatenate(forward), np.concatenate(sizes)
     if np.any(times <= 0):
         return stats.unknown("ratio", "forward was not timed"), None
@@ -320,7 +320,7 @@ def _on_host(
     return share, by_size / (by_size + otherwise) if by_size > 0 else 0.0
 
 
-def _on_device(traces: Traces, sizes: list[Array]) -> tuple[Figure, float | None]:
+def _cost_on_device(traces: Traces, sizes: list[_Array]) -> tuple[Figure, float | None]:
     computing, reason = part_share(traces, "compute"), traces.why_unknown
     if computing.value is None or reason is not None:
         nothing = "without a trace it is not known how much of a step the device computes"
@@ -329,18 +329,18 @@ def _on_device(traces: Traces, sizes: list[Array]) -> tuple[Figure, float | None
     return stats.ratio_of_totals(lost, "ratio"), None
 
 
-def _phase(steps: list[tuple[StepRecord, ...]], phase: int) -> Array:
+def _phase_times(steps: list[tuple[StepRecord, ...]], phase: int) -> _Array:
     rows = [[s.phases_ns[phase] * NS for s in row] for row in steps]
     return np.asarray(rows, dtype=float).reshape(len(steps), -1)
 
 
-def _excess(of: Array) -> Array:
+def _excess(of: _Array) -> _Array:
     """Return by how much the largest of each row exceeds the row's mean."""
-    excess: Array = of.max(axis=1) - of.mean(axis=1)
+    excess: _Array = of.max(axis=1) - of.mean(axis=1)
     return excess
 
 
-def _median_of_others(of: Array) -> Array:
+def _median_of_others(of: _Array) -> _Array:
     """Return for each row the median without its largest value."""
-    others: Array = np.median(np.sort(of, axis=1)[:, :-1], axis=1)
+    others: _Array = np.median(np.sort(of, axis=1)[:, :-1], axis=1)
     return others
