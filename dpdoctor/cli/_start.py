@@ -46,7 +46,7 @@ def header(spec: RunSpec) -> RunHeader:
         created=now(),
         command=tuple(redact.arguments(["dpdoctor", *sys.argv[1:]])),
         spec=replace(spec, args=tuple(redact.arguments(spec.args))),
-        fingerprint=machine.fingerprint(None if spec.is_module else Path(spec.target)),
+        fingerprint=machine.fingerprint(None if spec.is_module else Path(spec.target), machine.package_versions()),
     )
 
 

@@ -122,7 +122,7 @@ def _header(paths: Sequence[Path], num_ranks: int) -> RunHeader:
             requested_modes=(mode.name,),
             threads_per_device=1,
         ),
-        fingerprint=machine.fingerprint(None),
+        fingerprint=machine.fingerprint(None, packages={}),
     )
 
 

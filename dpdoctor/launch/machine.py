@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import importlib.metadata
 import math
 import os
 import platform
@@ -123,8 +123,19 @@ def visible_devices(all_gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     return tuple(entries[: entries.index("-1")] if "-1" in entries else entries)
 
 
-def fingerprint(script: Path | None) -> Fingerprint:
-    """Return what must be alike before two runs may be compared; `script` None: a module."""
+def package_versions() -> dict[str, str]:
+    """Return the versions of the installed packages on which figures depend."""
+    import importlib.metadata  # here: traces were not made by what is installed, and it takes its time
+
+    found = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def fingerprint(script: Path | None, packages: dict[str, str]) -> Fingerprint:
+    """Return what must be alike before two runs may be compared; `script` None: a module, or traces."""
     all_gpus, driver = gpus()
     if script:
         import hashlib  # here: traces have no script
@@ -138,17 +149,10 @@ def fingerprint(script: Path | None) -> Fingerprint:
         driver=driver,
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        packages={name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        packages=packages,
         script_sha256=hashlib.sha256(script.read_bytes()).hexdigest() if script else None,
         governor=_governor(),
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _governor() -> str | None:

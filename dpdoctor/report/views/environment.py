@@ -17,7 +17,7 @@ NOT_MEASURED = Absent(
 )
 READER = Paragraph(
     text="This is the machine that read the traces, not the one that was traced; what the traces say of that stands in "
-    "the table at the top. They do not say which version of PyTorch made them."
+    "the table at the top."
 )
 
 
@@ -137,7 +137,8 @@ def _packages(analysis: Diagnosis) -> Iterator[Block]:
     if packages:
         yield Facts(pairs=tuple(sorted(packages.items())))
     else:
-        yield Absent(what="Package versions", reason="none was recorded")
+        reason = "traces do not say what made them" if is_trace_run(analysis) else "none was recorded"
+        yield Absent(what="Package versions", reason=reason)
 
 
 def result(analysis: Diagnosis) -> str:

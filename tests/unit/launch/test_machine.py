@@ -77,14 +77,14 @@ def test_visible_devices_are_the_users_own_list_else_all(listed: str | None, exp
 def test_the_fingerprint_tells_what_must_be_alike(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print()")
-    found = machine.fingerprint(script)
+    found = machine.fingerprint(script, machine.package_versions())
     assert found.script_sha256 == hashlib.sha256(b"print()").hexdigest()
     assert found.cores == machine.cores() >= 1
     assert found.memory_bytes > 0
     assert found.python == platform.python_version()
     assert {"torch", "numpy"} <= set(found.packages)
     assert (found.driver is None) == (found.gpus == ())
-    assert machine.fingerprint(None).script_sha256 is None
+    assert machine.fingerprint(None, {}).script_sha256 is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_generations_of_a_cpu_are_told_apart(
     if text is not None:
         path.write_text(text)
     monkeypatch.setattr(machine, "_CPUINFO", path)
-    assert machine.fingerprint(None).cpu == expected
+    assert machine.fingerprint(None, {}).cpu == expected
 
 
 class Driver:
@@ -141,7 +141,7 @@ def test_a_gpu_that_does_not_tell_its_memory_is_there_all_the_same(monkeypatch: 
         ("GPU without a name", "GPU-b", 80_000),
     ]
     assert driver == "580.65"
-    assert machine.fingerprint(None).gpus == found
+    assert machine.fingerprint(None, {}).gpus == found
 
 
 def test_a_gpu_that_is_lost_takes_none_of_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
