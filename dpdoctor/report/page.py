@@ -81,7 +81,7 @@ def _chart_json(chart: Chart) -> Markup:
     return packed_json({"data": chart.traces, "layout": chart.layout})
 
 
-def _policy(theme: str, plotly: PlotlyScript, script: str) -> str:
+def _policy(theme: str, plotly: _PlotlyScript, script: str) -> str:
     """Return the content security policy: only our own scripts run, and nothing is fetched but what they load."""
     hashes = " ".join(f"'{known}'" for known in (*map(_digest, (theme, script)), plotly.integrity))
     # A file beside the page has no hash that a browser could check.
@@ -111,7 +111,7 @@ def _plotly_version() -> str:
 PLOTLY_FILE = f"plotly-{_plotly_version()}.min.js"
 
 
-class PlotlyScript(msgspec.Struct, frozen=True, kw_only=True):
+class _PlotlyScript(msgspec.Struct, frozen=True, kw_only=True):
     """What a page needs to run plotly.js.
 
     Attributes:
@@ -131,10 +131,10 @@ def plotly_source() -> str:
 
 
 @functools.cache
-def plotly_script(link: str) -> PlotlyScript:
+def plotly_script(link: str) -> _PlotlyScript:
     """Return the script for a page that finds a shared FILE at `link`, or has it inside where the link is empty."""
     text = plotly_source()
-    return PlotlyScript(packed=Markup("") if link else packed(text), link=link, integrity=_digest(text))
+    return _PlotlyScript(packed=Markup("") if link else packed(text), link=link, integrity=_digest(text))
 
 
 def _digest(text: str) -> str:

@@ -1,1 +1,1 @@
-"""A comparison of runs for people: a page, a terminal summary, markdown. All take their words from the same places."""
+"""A comparison of runs in words: its page takes them from here, and so do the terminal and Markdown."""

@@ -99,7 +99,7 @@ def share_words(key: str) -> str:
     return f"{PART_WORDS[whole]}: {cause_words(cause)}" if cause else PART_WORDS[whole]
 
 
-def signed_text(value: float, unit: str) -> str:
+def _signed_text(value: float, unit: str) -> str:
     """Return a difference with its sign; of two shares in points, not to be taken for a share of the share."""
     text = f"{units.share(value).removesuffix('%')} points" if unit == "ratio" else amount(value, unit)
     return f"+{text}" if value > 0 else text
@@ -109,7 +109,7 @@ def signed_interval(figure: Figure) -> str:
     """Return the interval of a difference; empty where there is none."""
     if figure.low is None or figure.high is None:
         return ""
-    return units.span(signed_text(figure.low, figure.unit), signed_text(figure.high, figure.unit))
+    return units.span(_signed_text(figure.low, figure.unit), _signed_text(figure.high, figure.unit))
 
 
 def fact_words(name: str) -> str:
@@ -309,7 +309,7 @@ def _as_ratio(row: Row, change: Change) -> bool:
 
 def _difference_text(change: Change) -> str:
     assert change.difference.value is not None
-    return signed_text(change.difference.value, change.difference.unit)
+    return _signed_text(change.difference.value, change.difference.unit)
 
 
 LONGEST_VALUE = 60

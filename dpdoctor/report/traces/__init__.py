@@ -1,1 +1,1 @@
-"""What is shown of traces: shares of the devices' time, collectives, ranks compared, and one axis for all of them."""
+"""What traces show: the traced modes of a run, what they say in words, and all ranks on one axis."""

@@ -114,7 +114,7 @@ def came_last(found: CameLast) -> str:
     return f"rank {found.rank} came last to {often}, which waited {seconds(found.waited_ns)} for it"
 
 
-def event_words(*events: LateStep) -> str:
+def _event_words(*events: LateStep) -> str:
     """Return late steps in a clause; a rank that is late twice in turn is named once."""
     told: list[str] = []
     for number, event in enumerate(events):
@@ -127,7 +127,7 @@ def event_words(*events: LateStep) -> str:
 
 def _single(verdict: Stragglers) -> str:
     if len(verdict.events) <= MOST_EVENTS:
-        return event_words(*verdict.events)
+        return _event_words(*verdict.events)
     who = "some rank" if verdict.rank is None else f"rank {verdict.rank}"
     number = units.count(len(verdict.events), "single step")
     return f"{who} is late in {number}, by {seconds(verdict.lateness_ns or 0)}{_because(verdict.cause)}"
@@ -284,7 +284,7 @@ def reading_notes(mode: TracedMode) -> Iterator[str]:
 def late_steps(mode: TracedMode) -> Iterator[str]:
     """Yield single late steps beside a pattern, and what was not compared between ranks."""
     if mode.cross_rank.verdict.kind != "single":
-        yield from (sentence(f"Besides, {event_words(event)}") for event in mode.cross_rank.verdict.events)
+        yield from (sentence(f"Besides, {_event_words(event)}") for event in mode.cross_rank.verdict.events)
     yield from map(sentence, mode.cross_rank.notes)
 
 

@@ -56,11 +56,11 @@ def leaders(summary: RunSummary) -> dict[str, ModeSummary]:
     return {
         name: mode
         for name, mode in rivals.items()
-        if not any(is_measurably_faster(other, mode) for other in rivals.values())
+        if not any(_is_measurably_faster(other, mode) for other in rivals.values())
     }
 
 
-def is_measurably_faster(mode: ModeSummary, other: ModeSummary) -> bool:
+def _is_measurably_faster(mode: ModeSummary, other: ModeSummary) -> bool:
     """Return whether the measurement supports that one mode is faster: the interval of their ratio lies above 1.
 
     The interval is that of `stats.ratio` at 95%. Where there is none no difference is supported.
