@@ -147,8 +147,37 @@ def _joined(
     )
 
 
+class Part(IntEnum):
+    """The classes of the budget, in the order in which they take time; memsets are compute."""
+
+    COMPUTE = 0
+    COMM = 1
+    H2D = 2
+    COPY = 3
+
+
+# Of CUDA, ROCm, and XPU, where pageable memory is M.
+_TO_DEVICE = r"HtoD|[HM]2D|HostToDevice|(?:Host|Pageable|Pinned) -> Device"
+
+
+def parts(trace: Trace, comm_kernels: str | None = None) -> NDArray[np.int8]:
+    """Return int8[n]: the Part of each event of a device, UNKNOWN for events of the host.
+
+    `comm_kernels`: what kernels that communicate are called, too, as a regular expression.
+    """
+    events = trace.events
+    is_kernel, is_copy = events.kind == Kind.KERNEL, events.kind == Kind.MEMCPY
+    found = np.full(len(events), UNKNOWN, np.int8)
+    found[is_kernel | (events.kind == Kind.MEMSET)] = Part.COMPUTE
+    found[communicating(trace, comm_kernels)] = Part.COMM
+    found[is_copy] = Part.COPY
+    found[is_copy & trace.named(_TO_DEVICE)[events.name]] = Part.H2D
+    return found
+
+
 _Mask = NDArray[np.bool_]
 _Rows = NDArray[np.int64]
+
 
 # Searched for anywhere in a name, in any case: kernels are templates, so the word may stand far from the begin. The
 # second line is torch's symmetric memory; not "symm" alone, which is also a matrix product of BLAS. The third is what
@@ -225,34 +254,6 @@ def _operators_within(trace: Trace, calls: list[_Rows]) -> _Rows:
         is_shorter = events.duration_ns[host] < events.duration_ns[around]
         is_within |= (around != UNKNOWN) & is_shorter & (events.end_ns[host] <= events.end_ns[around])
     return host[is_within]
-
-
-# Of CUDA, ROCm, and XPU, where pageable memory is M.
-_TO_DEVICE = r"HtoD|[HM]2D|HostToDevice|(?:Host|Pageable|Pinned) -> Device"
-
-
-class Part(IntEnum):
-    """The classes of the budget, in the order in which they take time; memsets are compute."""
-
-    COMPUTE = 0
-    COMM = 1
-    H2D = 2
-    COPY = 3
-
-
-def parts(trace: Trace, comm_kernels: str | None = None) -> NDArray[np.int8]:
-    """Return int8[n]: the Part of each event of a device, UNKNOWN for events of the host.
-
-    `comm_kernels`: what kernels that communicate are called, too, as a regular expression.
-    """
-    events = trace.events
-    is_kernel, is_copy = events.kind == Kind.KERNEL, events.kind == Kind.MEMCPY
-    found = np.full(len(events), UNKNOWN, np.int8)
-    found[is_kernel | (events.kind == Kind.MEMSET)] = Part.COMPUTE
-    found[communicating(trace, comm_kernels)] = Part.COMM
-    found[is_copy] = Part.COPY
-    found[is_copy & trace.named(_TO_DEVICE)[events.name]] = Part.H2D
-    return found
 
 
 def collective_waits(trace: Trace, thread: int) -> Spans:

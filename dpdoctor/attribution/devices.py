@@ -28,129 +28,8 @@ from dpdoctor.digest import (
 )
 from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 
-
-def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
-    """Return when any thread copied for DDP or the training thread waited for FSDP; of a GPU nothing: kernels do that.
-
-    Collectives within it are included. What FSDP copies is not: it lays its shards out anew for every pass, whoever
-    they come from.
-    """
-    if device.index != HOST:
-        return merge()
-    copies = trace.events.spans_of(host_rows(trace, marks.DDP_HANDLING))
-    return merge(copies, collective_waits(trace, thread), hook_calls(trace, thread))
-
-
-_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
-
-
-def host_phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[str, Spans]:
-    """Return `_marked_phases` where the host is what computes; nothing on a GPU."""
-    return _marked_phases(trace, steps) if device.index == HOST else {}
-
-
-def _marked_phases(trace: Trace, steps: HostSteps) -> dict[str, Spans]:
-    """Return when the training thread was in each of HOST_PHASES, the rest of the steps being `other`.
-
-    Of two that are nested it is in the one that comes first in HOST_PHASES: a closure's forward lies in the optimizer.
-    What lies between two of them in one step may be of one of them, as BETWEEN_PHASES says.
-    """
-    events, annotations = trace.events, trace.rows(Kind.ANNOTATION)
-    annotations = annotations[events.thread[annotations] == steps.thread]
-    *marked, other = HOST_PHASES
-    is_marked = [trace.named(f"{marks.PHASE}{phase}$")[events.name[annotations]] for phase in marked]
-    sets = [merge(events.spans_of(annotations[rows])) for rows in is_marked]
-    phases = dict(zip(marked, exclusive(sets), strict=True))
-    between = _between(phases, steps)
-    every = merge(*phases.values())
-    phases = {name: merge(spans, subtract(between.get(name, merge()), every)) for name, spans in phases.items()}
-    return {**phases, other: subtract(merge(steps.spans), merge(*phases.values()))}
-
-
-def _between(phases: dict[str, Spans], steps: HostSteps) -> dict[str, Spans]:
-    """Return what BETWEEN_PHASES gives to each phase, with what of others lies in it."""
-    names = sorted({name for pair in BETWEEN_PHASES for name in pair})
-    spans = np.concatenate([phases[name] for name in names])
-    of = np.repeat(np.arange(len(names)), [len(phases[name]) for name in names])
-    order = np.argsort(spans[:, 0], kind="stable")
-    spans, of = spans[order], of[order]
-    gaps = np.stack((spans[:-1, 1], spans[1:, 0]), axis=1)
-    in_one_step = steps.of(gaps[:, 0]) == steps.of(gaps[:, 1])
-    found: dict[str, Spans] = {}
-    for (before, after), owner in BETWEEN_PHASES.items():
-        is_pair = (of[:-1] == names.index(before)) & (of[1:] == names.index(after)) & in_one_step
-        found[owner] = merge(found.get(owner, merge()), gaps[is_pair])
-    return found
-
-
-def busy_by_phase(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[str, Spans]:
-    """Return when the device was busy for each of PHASES; they are disjoint, and add up to its busy time.
-
-    Backward is what autograd launched, optimizer what an optimizer's step did. Forward is the rest that was launched in
-    a step before the last of its backward, except copies to the device and what the loader or zero_grad launched.
-    """
-    phase = _phases(trace, steps, device)
-    sets = [merge(device.events.spans_of(phase == number)) for number in range(len(PHASES))]
-    return dict(zip(PHASES, exclusive(sets), strict=True))
-
-
-def _phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> NDArray[np.int8]:
-    """Return int8[n]: index into PHASES."""
-    called, thread = device.call_begin_ns, device.call_thread
-    is_backward = _launched_within(trace, device, marks.BACKWARD)
-    # Threads of autograd run nothing else: what is launched between two nodes is backward as well (hooks).
-    is_backward |= (thread != steps.thread) & np.isin(thread, np.unique(thread[is_backward]))
-    step = steps.of(called)
-    last_backward = np.full(len(steps.numbers) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last_backward, step[is_backward], called[is_backward])
-    last_backward[last_backward == np.iinfo(np.int64).min] = np.iinfo(np.int64).max  # an evaluation is all forward
-    is_forward = (step != -1) & (called < last_backward[step]) & (device.part != Part.H2D)
-    phase = np.where(is_forward, _FORWARD, _OTHER).astype(np.int8)
-    phase[_launched_within(trace, device, f"{marks.ZERO_GRAD}|{marks.LOADER}")] = _OTHER
-    phase[is_backward] = _BACKWARD
-    phase[_launched_within(trace, device, marks.OPTIMIZER_STEP)] = _OPTIMIZER
-    return phase
-
-
-def _launched_within(trace: Trace, device: DeviceEvents, pattern: str) -> NDArray[np.bool_]:
-    """Return bool[n]: what was launched inside of a host span of such a name on the launching thread."""
-    return is_inside(trace.events, host_rows(trace, pattern), device.call_thread, device.call_begin_ns)
-
-
-_GRAPH_LAUNCH = r"GraphLaunch"
 # Of all devices together: about 0.4 MB in a digest, 0.8 MB where the host itself computes.
 MAX_STEPS = 1_000
-
-
-def peak_bytes(trace: Trace, index: int) -> tuple[int | None, int | None]:
-    """Return the most bytes (allocated, reserved) on a device; None where the trace does not say it.
-
-    The HOST's are None: its allocator counts only what was allocated while recording, which is not what was in use.
-    """
-    if index == HOST:
-        return None, None
-    ours = trace.memory.device == index
-    return _peak(trace.memory.allocated_bytes[ours]), _peak(trace.memory.reserved_bytes[ours])
-
-
-def _peak(values: NDArray[np.int64]) -> int | None:
-    known = values[values != UNKNOWN]
-    return int(known.max()) if len(known) else None
-
-
-def launch_delay(trace: Trace, device: DeviceEvents) -> Quantiles | None:
-    """Return, over kernels, the time from the end of the launching call to the begin; None: no launch is known.
-
-    Microseconds: the device waits for the host. Milliseconds: the host runs ahead (HTA's "launch delay"). Kernels of a
-    graph are left out, since all but the first wait for each other.
-    """
-    asked = (device.events.kind == Kind.KERNEL) & (device.call != UNKNOWN)
-    asked[asked] = ~trace.named(_GRAPH_LAUNCH)[trace.events.name[device.call[asked]]]
-    if not asked.any():
-        return None
-    delay = np.maximum(device.events.begin_ns[asked] - device.call_end_ns[asked], 0)
-    p50, p90 = np.quantile(delay, (0.5, 0.9)).tolist()
-    return Quantiles(n=len(delay), p50_ns=round(p50), p90_ns=round(p90), max_ns=int(delay.max()))
 
 
 def devices(
@@ -165,14 +44,6 @@ def devices(
     return tuple(
         _device(trace, steps, device, used[device.index], idle[device.index], most=most) for device in observed
     )
-
-
-def idle_causes(
-    device: DeviceEvents, used: Occupancy, steps: HostSteps, activities: Mapping[int, Activity]
-) -> dict[str, Spans]:
-    """Return when a device was idle by cause, over all of its events and its steps."""
-    windows = np.concatenate((whole_span(device), step_windows(steps, device).spans))
-    return idle_by_cause(used.idle(windows), device, activities, steps.thread)
 
 
 def _device(
@@ -229,6 +100,136 @@ def _name(trace: Trace, index: int) -> str:
     if index == HOST:
         return "CPU"
     return trace.devices[index] if 0 <= index < len(trace.devices) else ""
+
+
+def idle_causes(
+    device: DeviceEvents, used: Occupancy, steps: HostSteps, activities: Mapping[int, Activity]
+) -> dict[str, Spans]:
+    """Return when a device was idle by cause, over all of its events and its steps."""
+    windows = np.concatenate((whole_span(device), step_windows(steps, device).spans))
+    return idle_by_cause(used.idle(windows), device, activities, steps.thread)
+
+
+def handling(trace: Trace, device: DeviceEvents, thread: int) -> Spans:
+    """Return when any thread copied for DDP or the training thread waited for FSDP; of a GPU nothing: kernels do that.
+
+    Collectives within it are included. What FSDP copies is not: it lays its shards out anew for every pass, whoever
+    they come from.
+    """
+    if device.index != HOST:
+        return merge()
+    copies = trace.events.spans_of(host_rows(trace, marks.DDP_HANDLING))
+    return merge(copies, collective_waits(trace, thread), hook_calls(trace, thread))
+
+
+def host_phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[str, Spans]:
+    """Return `_marked_phases` where the host is what computes; nothing on a GPU."""
+    return _marked_phases(trace, steps) if device.index == HOST else {}
+
+
+def _marked_phases(trace: Trace, steps: HostSteps) -> dict[str, Spans]:
+    """Return when the training thread was in each of HOST_PHASES, the rest of the steps being `other`.
+
+    Of two that are nested it is in the one that comes first in HOST_PHASES: a closure's forward lies in the optimizer.
+    What lies between two of them in one step may be of one of them, as BETWEEN_PHASES says.
+    """
+    events, annotations = trace.events, trace.rows(Kind.ANNOTATION)
+    annotations = annotations[events.thread[annotations] == steps.thread]
+    *marked, other = HOST_PHASES
+    is_marked = [trace.named(f"{marks.PHASE}{phase}$")[events.name[annotations]] for phase in marked]
+    sets = [merge(events.spans_of(annotations[rows])) for rows in is_marked]
+    phases = dict(zip(marked, exclusive(sets), strict=True))
+    between = _between(phases, steps)
+    every = merge(*phases.values())
+    phases = {name: merge(spans, subtract(between.get(name, merge()), every)) for name, spans in phases.items()}
+    return {**phases, other: subtract(merge(steps.spans), merge(*phases.values()))}
+
+
+def _between(phases: dict[str, Spans], steps: HostSteps) -> dict[str, Spans]:
+    """Return what BETWEEN_PHASES gives to each phase, with what of others lies in it."""
+    names = sorted({name for pair in BETWEEN_PHASES for name in pair})
+    spans = np.concatenate([phases[name] for name in names])
+    of = np.repeat(np.arange(len(names)), [len(phases[name]) for name in names])
+    order = np.argsort(spans[:, 0], kind="stable")
+    spans, of = spans[order], of[order]
+    gaps = np.stack((spans[:-1, 1], spans[1:, 0]), axis=1)
+    in_one_step = steps.of(gaps[:, 0]) == steps.of(gaps[:, 1])
+    found: dict[str, Spans] = {}
+    for (before, after), owner in BETWEEN_PHASES.items():
+        is_pair = (of[:-1] == names.index(before)) & (of[1:] == names.index(after)) & in_one_step
+        found[owner] = merge(found.get(owner, merge()), gaps[is_pair])
+    return found
+
+
+_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(PHASES))
+
+
+def busy_by_phase(trace: Trace, steps: HostSteps, device: DeviceEvents) -> dict[str, Spans]:
+    """Return when the device was busy for each of PHASES; they are disjoint, and add up to its busy time.
+
+    Backward is what autograd launched, optimizer what an optimizer's step did. Forward is the rest that was launched in
+    a step before the last of its backward, except copies to the device and what the loader or zero_grad launched.
+    """
+    phase = _phases(trace, steps, device)
+    sets = [merge(device.events.spans_of(phase == number)) for number in range(len(PHASES))]
+    return dict(zip(PHASES, exclusive(sets), strict=True))
+
+
+def _phases(trace: Trace, steps: HostSteps, device: DeviceEvents) -> NDArray[np.int8]:
+    """Return int8[n]: index into PHASES."""
+    called, thread = device.call_begin_ns, device.call_thread
+    is_backward = _launched_within(trace, device, marks.BACKWARD)
+    # Threads of autograd run nothing else: what is launched between two nodes is backward as well (hooks).
+    is_backward |= (thread != steps.thread) & np.isin(thread, np.unique(thread[is_backward]))
+    step = steps.of(called)
+    last_backward = np.full(len(steps.numbers) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last_backward, step[is_backward], called[is_backward])
+    last_backward[last_backward == np.iinfo(np.int64).min] = np.iinfo(np.int64).max  # an evaluation is all forward
+    is_forward = (step != -1) & (called < last_backward[step]) & (device.part != Part.H2D)
+    phase = np.where(is_forward, _FORWARD, _OTHER).astype(np.int8)
+    phase[_launched_within(trace, device, f"{marks.ZERO_GRAD}|{marks.LOADER}")] = _OTHER
+    phase[is_backward] = _BACKWARD
+    phase[_launched_within(trace, device, marks.OPTIMIZER_STEP)] = _OPTIMIZER
+    return phase
+
+
+def _launched_within(trace: Trace, device: DeviceEvents, pattern: str) -> NDArray[np.bool_]:
+    """Return bool[n]: what was launched inside of a host span of such a name on the launching thread."""
+    return is_inside(trace.events, host_rows(trace, pattern), device.call_thread, device.call_begin_ns)
+
+
+def peak_bytes(trace: Trace, index: int) -> tuple[int | None, int | None]:
+    """Return the most bytes (allocated, reserved) on a device; None where the trace does not say it.
+
+    The HOST's are None: its allocator counts only what was allocated while recording, which is not what was in use.
+    """
+    if index == HOST:
+        return None, None
+    ours = trace.memory.device == index
+    return _peak(trace.memory.allocated_bytes[ours]), _peak(trace.memory.reserved_bytes[ours])
+
+
+def _peak(values: NDArray[np.int64]) -> int | None:
+    known = values[values != UNKNOWN]
+    return int(known.max()) if len(known) else None
+
+
+_GRAPH_LAUNCH = r"GraphLaunch"
+
+
+def launch_delay(trace: Trace, device: DeviceEvents) -> Quantiles | None:
+    """Return, over kernels, the time from the end of the launching call to the begin; None: no launch is known.
+
+    Microseconds: the device waits for the host. Milliseconds: the host runs ahead (HTA's "launch delay"). Kernels of a
+    graph are left out, since all but the first wait for each other.
+    """
+    asked = (device.events.kind == Kind.KERNEL) & (device.call != UNKNOWN)
+    asked[asked] = ~trace.named(_GRAPH_LAUNCH)[trace.events.name[device.call[asked]]]
+    if not asked.any():
+        return None
+    delay = np.maximum(device.events.begin_ns[asked] - device.call_end_ns[asked], 0)
+    p50, p90 = np.quantile(delay, (0.5, 0.9)).tolist()
+    return Quantiles(n=len(delay), p50_ns=round(p50), p90_ns=round(p90), max_ns=int(delay.max()))
 
 
 # Several, so that ranks that are compared are likely to have kept one of the same number.

@@ -15,20 +15,43 @@ from dpdoctor.attribution.operations import may_be, operations_of
 from dpdoctor.trace.model import UNKNOWN, Events, Kind, Trace
 
 
-def launches(events: Events, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[n]: the row of the runtime call with the correlation of each device event; UNKNOWN: none."""
-    calls = np.flatnonzero((events.kind == Kind.RUNTIME) & (events.correlation != UNKNOWN))
-    return matching(calls, events.correlation[calls], events.correlation[rows])
+class Callers(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of the host events that made n communication events, int64[n] each; UNKNOWN where the trace has none.
+
+    Attributes:
+        operator: of c10d.
+        record: the operator that carries the metadata of NCCL.
+        annotation: of the backend (nccl:all_reduce); on gloo the communication event itself is one.
+        outermost: the first of operator, record, annotation and the launching call of the runtime that there is.
+    """
+
+    operator: NDArray[np.int64]
+    record: NDArray[np.int64]
+    annotation: NDArray[np.int64]
+    outermost: NDArray[np.int64]
 
 
-def matching(rows: NDArray[np.int64], keys: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[n]: the first row with each key that is asked for; UNKNOWN: none has it, or it is UNKNOWN itself."""
-    if not len(rows):
-        return np.full(len(asked), UNKNOWN, np.int64)
-    order = np.argsort(keys, kind="stable")
-    at = np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)
-    found = rows[order[at]]
-    return np.where((keys[order[at]] == asked) & (asked != UNKNOWN), found, UNKNOWN)
+def callers(trace: Trace, rows: NDArray[np.int64], launch: NDArray[np.int64]) -> Callers:
+    """Return who made these communication events, which are in the order of their begin.
+
+    Of a kernel: the events around its launch, on the launching thread; with an unknown launch, the record of the same
+    external id. Of a span of the host: the operator of c10d that queued it.
+    """
+    events = trace.events
+    is_kernel = events.kind[rows] == Kind.KERNEL
+    signs = (marks.COMM_CALL, marks.COMM_RECORD, marks.COMM_ANNOTATION)
+    operators, records, annotations = (host_rows(trace, sign) for sign in signs)
+    launch = np.where(is_kernel, launch, UNKNOWN)
+    origin = np.where(launch == UNKNOWN, of_same_id(trace, rows, records), launch)
+    threads, times = np.where(origin == UNKNOWN, UNKNOWN, events.thread[origin]), events.begin_ns[origin]
+    operator = running_at(events, operators, threads, times)
+    operator[~is_kernel] = queued_by(trace, rows[~is_kernel], operators)
+    record = running_at(events, records, threads, times)
+    annotation = running_at(events, annotations, threads, times)
+    outermost = launch
+    for found in (annotation, record, operator):
+        outermost = np.where(found == UNKNOWN, outermost, found)
+    return Callers(operator=operator, record=record, annotation=annotation, outermost=outermost)
 
 
 # gloo makes a reduce-scatter of an all-reduce.
@@ -70,49 +93,10 @@ def _innermost(trace: Trace, operators: NDArray[np.int64]) -> NDArray[np.int64]:
     return operators if is_functional.all() else operators[~is_functional]
 
 
-class Callers(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of the host events that made n communication events, int64[n] each; UNKNOWN where the trace has none.
-
-    Attributes:
-        operator: of c10d.
-        record: the operator that carries the metadata of NCCL.
-        annotation: of the backend (nccl:all_reduce); on gloo the communication event itself is one.
-        outermost: the first of operator, record, annotation and the launching call of the runtime that there is.
-    """
-
-    operator: NDArray[np.int64]
-    record: NDArray[np.int64]
-    annotation: NDArray[np.int64]
-    outermost: NDArray[np.int64]
-
-
-def callers(trace: Trace, rows: NDArray[np.int64], launch: NDArray[np.int64]) -> Callers:
-    """Return who made these communication events, which are in the order of their begin.
-
-    Of a kernel: the events around its launch, on the launching thread; with an unknown launch, the record of the same
-    external id. Of a span of the host: the operator of c10d that queued it.
-    """
-    events = trace.events
-    is_kernel = events.kind[rows] == Kind.KERNEL
-    signs = (marks.COMM_CALL, marks.COMM_RECORD, marks.COMM_ANNOTATION)
-    operators, records, annotations = (host_rows(trace, sign) for sign in signs)
-    launch = np.where(is_kernel, launch, UNKNOWN)
-    origin = np.where(launch == UNKNOWN, of_same_id(trace, rows, records), launch)
-    threads, times = np.where(origin == UNKNOWN, UNKNOWN, events.thread[origin]), events.begin_ns[origin]
-    operator = running_at(events, operators, threads, times)
-    operator[~is_kernel] = queued_by(trace, rows[~is_kernel], operators)
-    record = running_at(events, records, threads, times)
-    annotation = running_at(events, annotations, threads, times)
-    outermost = launch
-    for found in (annotation, record, operator):
-        outermost = np.where(found == UNKNOWN, outermost, found)
-    return Callers(operator=operator, record=record, annotation=annotation, outermost=outermost)
-
-
-def host_rows(trace: Trace, pattern: str) -> NDArray[np.int64]:
-    """Return the rows of the host's operators and annotations whose name the pattern finds something in."""
-    rows = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
-    return rows[trace.named(pattern)[trace.events.name[rows]]]
+def launches(events: Events, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n]: the row of the runtime call with the correlation of each device event; UNKNOWN: none."""
+    calls = np.flatnonzero((events.kind == Kind.RUNTIME) & (events.correlation != UNKNOWN))
+    return matching(calls, events.correlation[calls], events.correlation[rows])
 
 
 def of_same_id(trace: Trace, rows: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -123,6 +107,22 @@ def of_same_id(trace: Trace, rows: NDArray[np.int64], host: NDArray[np.int64]) -
     events = trace.events
     ids = events.external[rows]
     return matching(host, events.external[host], np.where(ids == events.correlation[rows], UNKNOWN, ids))
+
+
+def matching(rows: NDArray[np.int64], keys: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n]: the first row with each key that is asked for; UNKNOWN: none has it, or it is UNKNOWN itself."""
+    if not len(rows):
+        return np.full(len(asked), UNKNOWN, np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)
+    found = rows[order[at]]
+    return np.where((keys[order[at]] == asked) & (asked != UNKNOWN), found, UNKNOWN)
+
+
+def host_rows(trace: Trace, pattern: str) -> NDArray[np.int64]:
+    """Return the rows of the host's operators and annotations whose name the pattern finds something in."""
+    rows = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
+    return rows[trace.named(pattern)[trace.events.name[rows]]]
 
 
 _Integers = NDArray[np.int64]

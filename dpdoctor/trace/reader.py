@@ -98,40 +98,6 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# The spans of the backends and the operators that call them: both carry the shapes of what is communicated.
-_CARRIES_SHAPES = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "c10d::")
-
-
-def _collective(row: int, args: Args) -> Collective:
-    """Return what these arguments say."""
-    has_metadata = args.collective is not None
-    dtype = str(args.dtype) if has_metadata else None
-    return Collective(
-        row=row,
-        name=str(args.collective) if has_metadata else None,
-        dtype=dtype,
-        in_bytes=bytes_of_elements(args.in_nelems, dtype)
-        if has_metadata
-        else bytes_of_inputs(args.input_dims, args.input_type),
-        out_bytes=bytes_of_elements(args.out_nelems, dtype),
-        group=None if args.group_name is None else str(args.group_name),
-        group_size=_known(args.group_size),
-        ranks=_ranks(args),
-        seq=_known(args.seq),
-    )
-
-
-def _ranks(args: Args) -> tuple[int, ...]:
-    """Return the ranks of a group: a list, or a text that writes one ("[0, 1]"); torch shortens long lists."""
-    value = plain(args.group_ranks)
-    return whole_numbers(plain(value.encode()) if isinstance(value, str) else value)
-
-
-def _known(value: Any) -> int | None:
-    number = integer(value)
-    return None if number == UNKNOWN else number
-
-
 # Categories of today and, capitalised, of 2021. What is not here is not kept: Python frames, flows, overheads.
 _KINDS = {
     "kernel": Kind.KERNEL,
@@ -152,14 +118,15 @@ _MAX_US = 3.2e15  # about a hundred years: what lies beyond is no time
 _MAX_DEVICE = 1 << 15
 _HOST_DEVICE_TYPES = (0, None)
 
-Key = TypeVar("Key")
-Number = TypeVar("Number", bound=np.generic)
+
+_Key = TypeVar("_Key")
+_Number = TypeVar("_Number", bound=np.generic)
 
 
-class _Interner(dict[Key, int]):
+class _Interner(dict[_Key, int]):
     """Numbers what it is asked for, in the order of asking."""
 
-    def __missing__(self, key: Key) -> int:
+    def __missing__(self, key: _Key) -> int:
         number = self[key] = len(self)
         return number
 
@@ -274,11 +241,11 @@ class _Builder:
         return Memory.join(self._memory)
 
 
-def _column(values: Iterable[Any], num: int, dtype: type[Number]) -> NDArray[Number]:
+def _column(values: Iterable[Any], num: int, dtype: type[_Number]) -> NDArray[_Number]:
     return np.fromiter(values, dtype, num)
 
 
-def _placed(rows: NDArray[np.int64], num: int, values: NDArray[np.int64], dtype: type[Number]) -> NDArray[Number]:
+def _placed(rows: NDArray[np.int64], num: int, values: NDArray[np.int64], dtype: type[_Number]) -> NDArray[_Number]:
     """Return dtype[num]: the values in these rows, UNKNOWN in the others."""
     column = np.full(num, UNKNOWN, dtype)
     column[rows] = values
@@ -298,3 +265,37 @@ def _of_devices(said: list[tuple[Complete, Args]]) -> tuple[NDArray[np.int64], N
 def _after_blank(tid: Loose) -> Loose:
     """The stream was written as "stream 7" in 2021."""
     return tid.rpartition(" ")[2] if isinstance(tid, str) else tid
+
+
+# The spans of the backends and the operators that call them: both carry the shapes of what is communicated.
+_CARRIES_SHAPES = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "c10d::")
+
+
+def _collective(row: int, args: Args) -> Collective:
+    """Return what these arguments say."""
+    has_metadata = args.collective is not None
+    dtype = str(args.dtype) if has_metadata else None
+    return Collective(
+        row=row,
+        name=str(args.collective) if has_metadata else None,
+        dtype=dtype,
+        in_bytes=bytes_of_elements(args.in_nelems, dtype)
+        if has_metadata
+        else bytes_of_inputs(args.input_dims, args.input_type),
+        out_bytes=bytes_of_elements(args.out_nelems, dtype),
+        group=None if args.group_name is None else str(args.group_name),
+        group_size=_known(args.group_size),
+        ranks=_ranks(args),
+        seq=_known(args.seq),
+    )
+
+
+def _ranks(args: Args) -> tuple[int, ...]:
+    """Return the ranks of a group: a list, or a text that writes one ("[0, 1]"); torch shortens long lists."""
+    value = plain(args.group_ranks)
+    return whole_numbers(plain(value.encode()) if isinstance(value, str) else value)
+
+
+def _known(value: Any) -> int | None:
+    number = integer(value)
+    return None if number == UNKNOWN else number
