@@ -42,8 +42,9 @@ class Entered:
         self.is_on = False
         self.num_steps = 0
         self.digest = 0
-        # With forwards in eval mode behind it that no backward pass has followed; 0: there are none.
-        self._of_step = self._doubted = 0
+        self._of_step = 0
+        # By module, of forwards in eval mode that no backward pass has followed.
+        self._doubted: dict[int, int] = {}
         self._first: int | None = None
         self.varies = self.is_anew = False
         self.labels = Labels()
@@ -53,14 +54,15 @@ class Entered:
         self.drawn: dict[str, int] = {}
         self._drawn_before: Collection[str] = ()
 
-    def forward(self, tensors: Iterable[torch.Tensor], *, in_eval_mode: bool = False) -> None:
-        """Add what a forward was called with; what torch.func maps over has no values of its own.
+    def forward(self, tensors: Iterable[torch.Tensor], module: int = 0, *, in_eval_mode: bool = False) -> None:
+        """Add what a forward of a module was called with; what torch.func maps over has no values of its own.
 
-        One in eval mode trains only if a backward pass follows, before a forward in training mode does.
+        One in eval mode trains only if a backward pass follows, before a forward of its module in training mode does.
         """
-        if not (self._of_step or (in_eval_mode and self._doubted)):
+        doubted = self._doubted.pop(module, 0)
+        if not (self._of_step or self._doubted or (in_eval_mode and doubted)):
             self._note_drawn()
-        digest = (self._doubted or self._of_step) if in_eval_mode else self._of_step
+        digest = doubted if in_eval_mode else self._of_step
         for tensor in tensors:
             if structure.is_mapped(tensor):
                 continue
@@ -68,12 +70,16 @@ class Entered:
                 flat = part.flatten()
                 some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
                 digest = hash((digest, tuple(part.shape), bits(some)))
-        self._doubted = digest if in_eval_mode else 0
-        self._of_step = self._of_step if in_eval_mode else digest
+        if not in_eval_mode:
+            self._of_step = digest
+        elif digest:
+            self._doubted[module] = digest
 
     def backward_ended(self) -> None:
         """A backward pass ended: forwards in eval mode before it have trained."""
-        self._of_step, self._doubted = self._doubted or self._of_step, 0
+        if self._doubted:
+            self._of_step = hash((self._of_step, *self._doubted.values()))
+            self._doubted.clear()
 
     def _note_drawn(self) -> None:
         """A step's first forward begins: what was drawn for it may have picked its samples."""
@@ -98,12 +104,14 @@ class Entered:
             self.digest = hash((self.digest, self._of_step))
             self._first = self._first or self._of_step
             self.varies |= self._of_step != self._first
-        self._of_step = self._doubted = 0
+        self._of_step = 0
+        self._doubted.clear()
         self._before, self._drawn_before = self._states(), self.drawn
 
     def begin_anew(self) -> None:
         """Forget what entered: from now on it may be something else."""
-        self.num_steps = self.digest = self._of_step = self._doubted = 0
+        self.num_steps = self.digest = self._of_step = 0
+        self._doubted.clear()
         self._first, self.varies, self.is_anew = None, False, True
         self.drawn, self._before = {}, self._states()
         self.labels.forget()

@@ -183,7 +183,8 @@ class Watch:
         with torch._C.DisableTorchFunctionSubclass():
             training = self._trained(module, args, kwargs, given)
             if self.entered.is_on:
-                self.entered.forward(structure.tensors((args, kwargs), MOST_VALUES), in_eval_mode=not in_training)
+                tensors = structure.tensors((args, kwargs), MOST_VALUES)
+                self.entered.forward(tensors, number, in_eval_mode=not in_training)
             if self.keep_inputs and (in_training or not self.inputs):
                 self.inputs = list(structure.tensors((args, kwargs), MOST_VALUES))
                 self.keep_inputs = not in_training  # it may only evaluate

@@ -55,6 +55,24 @@ def test_a_forward_in_eval_mode_counts_where_a_backward_pass_follows_it() -> Non
     assert tell(trains, evaluates).told() != tell(trains).told()
 
 
+def test_a_training_forward_lets_go_of_its_own_modules_forwards_in_eval_mode_alone() -> None:
+    def tell(of_eval: torch.Tensor, *, trained: int) -> tuple[list[int], dict[str, int]]:
+        states = {"numpy": 0}
+        entered = Entered(lambda: dict(states))
+        states["numpy"] = 1  # picks the samples
+        entered.forward([of_eval], 1, in_eval_mode=True)
+        states["numpy"] = 2  # noise
+        entered.forward([ONE], trained)
+        entered.backward_ended()
+        drawn = entered.drawn
+        entered.step_ended()
+        return entered.told(), drawn
+
+    assert tell(ONE, trained=1) == tell(OTHER, trained=1)
+    assert tell(ONE, trained=2)[0] != tell(OTHER, trained=2)[0]
+    assert tell(ONE, trained=2)[1] == {"numpy": 1}
+
+
 def test_shapes_count() -> None:
     assert not are_same([told([ONE], [OTHER]), told([ONE], [OTHER.reshape(2, 3)])])
 

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.wrap.entered import are_same
 from dpdoctor.worker.wrap.redirect import Redirect
 from tests.builders.models import Net, X, sgd
 from tests.builders.rig import Recording, Rig
@@ -234,6 +235,21 @@ def test_a_tensor_class_of_the_scripts_is_not_asked_when_it_is_looked_at(rig: Ri
     model(X.as_subclass(Refusing)).mean().backward()
     held.step()
     assert rig.steps[0].counted.samples_entered == 4
+
+
+def test_a_model_in_eval_mode_trains_on_its_data_though_another_ones_training_forward_follows(rig: Rig) -> None:
+    tuned, prompted = Net().eval(), Net()
+    held = torch.optim.SGD([*tuned.parameters(), *prompted.parameters()])
+    entered, told = rig.watch.entered, []
+    entered.is_on = True
+    for _ in range(2):  # ranks
+        entered.begin_anew()
+        for _ in range(2):
+            (tuned(torch.rand(4, 3)) + prompted(X)).mean().backward()
+            held.step()
+            entered.step_ended()
+        told.append(entered.told())
+    assert not are_same(told)
 
 
 def test_two_losses_on_the_same_samples_are_of_one_batch(rig: Rig) -> None:
