@@ -10,6 +10,7 @@ from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
 ABLATION = "fair_threads"
+FEWER_RANKS = "start no more ranks than cores"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -23,6 +24,10 @@ def _too_many_threads(facts: ModeFacts, found: Cores) -> Finding | CannotTell | 
     """Return what it costs that torch computes with more threads than there are cores; the ablation has as many."""
     if found.threads <= found.cores:
         return None
+    if found.threads == found.ranks:
+        # Nothing is left to take from them: the ablation would change nothing.
+        shared = f"{units.count(found.ranks, 'rank')} of one thread each on {units.count(found.cores, 'core')}"
+        return CannotTell(reason=f"{shared}, and no ablation runs with fewer: {FEWER_RANKS}")
     ablation = facts.ablation(ABLATION)
     if ablation is None or ablation.share.value is None or ablation.gain.value is None:
         threads = f"{units.whole(found.threads)} threads on {units.count(found.cores, 'core')}"

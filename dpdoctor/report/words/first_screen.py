@@ -32,6 +32,7 @@ from dpdoctor.report.words import diagnosis, standing, verdict
 from dpdoctor.report.words.step_parts import AT_MOST, LABELS, StepPart, step_parts
 from dpdoctor.report.words.verdict import SAID
 from dpdoctor.rules import BY_NAME
+from dpdoctor.rules.cpu_oversubscription import FEWER_RANKS
 from dpdoctor.rules.diagnose import ALIKE, MAY_BE_NOTHING, OURS, is_of_result
 from dpdoctor.rules.rule import CRITICAL
 
@@ -61,6 +62,7 @@ _SHARE = re.compile(r"[\d.]+%")
 # Rules whose cause is there where they cannot tell: only its cost is unknown.
 _COMMUNICATION = "communication"
 _UNTOLD = {"exposed_communication": _COMMUNICATION, "cpu_oversubscription": "more threads than cores"}
+_MORE_RANKS = "more ranks than cores"
 _BASIS = {"measured": "measured", "predicted": "estimated", "at most": "upper bound"}
 _SIGNS = {"measured": "", "predicted": "~", "at most": AT_MOST}
 
@@ -233,28 +235,39 @@ def _nothing(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
 
 
 def _untold(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:
-    """Return in a clause of which known causes neither trace nor ablation told what they cost; empty: of none.
+    """Return of which known causes neither trace nor ablation told what they cost in which modes; empty: of none.
 
-    With the budget that would have left them time, where a mode's remark tells it.
+    In a clause for all of the same modes and way out.
     """
-    causes = [cause for rule, cause in _UNTOLD.items() if any(_is_untold(run, rule, name) for name in leading)]
-    found = [name for name in leading if any(_is_untold(run, rule, name) for rule in _UNTOLD)]
-    if not found:
-        return ""
-    remarks = [text for name in found if (of := leading[name].conversion) for text in of.warnings]
-    budgets = [match[1] for text in remarks if (match := _BUDGET.search(text))]
-    reasons = [one.reason for one in run.inconclusive if one.rule in _UNTOLD and one.mode in found]
-    # Where time was not what they lacked, the skipped checks say what would do.
-    longer = f": {LONGER}" if any("--time-budget" in reason for reason in reasons) else ""
-    how = f": give --time-budget {max(budgets, key=int)}" if budgets else longer
-    costs = "costs" if causes == [_COMMUNICATION] else "cost"
-    return f"What {listed(causes)} {costs} under {listed([mode_label(name) for name in found])} was not measured{how}"
-
-
-def _is_untold(run: RunSummary, rule: str, mode: str) -> bool:
-    """Return whether a rule had nothing to go by in a mode."""
     known = [*_withheld_as(run, OURS), *_withheld_as(run, MAY_BE_NOTHING)]
-    return any(one.rule == rule and one.mode == mode and one not in known for one in run.inconclusive)
+    found = [one for one in run.inconclusive if one.rule in _UNTOLD and one.mode in leading and one not in known]
+    by_cause: dict[str, list[Inconclusive]] = {}
+    for one in sorted(found, key=lambda check: [*_UNTOLD].index(check.rule)):
+        by_cause.setdefault(_MORE_RANKS if FEWER_RANKS in one.reason else _UNTOLD[one.rule], []).append(one)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for cause, checks in by_cause.items():
+        alike.setdefault((listed([mode_label(one.mode) for one in checks]), _way_out(checks, leading)), []).append(
+            cause
+        )
+    clauses = (
+        f"what {listed(causes)} {'costs' if causes == [_COMMUNICATION] else 'cost'} under {modes} was not measured{how}"
+        for (modes, how), causes in alike.items()
+    )
+    return capital("; ".join(clauses))
+
+
+def _way_out(checks: Sequence[Inconclusive], leading: Mapping[str, ModeSummary]) -> str:
+    """Return, as the end of a clause, what would have told; the budget that was missing, where a mode's remark has it.
+
+    Where time was not what they lacked, the skipped checks say what would do.
+    """
+    if any(FEWER_RANKS in one.reason for one in checks):
+        return f": {FEWER_RANKS}"
+    remarks = [text for one in checks if (of := leading[one.mode].conversion) for text in of.warnings]
+    budgets = [match[1] for text in remarks if (match := _BUDGET.search(text))]
+    if budgets:
+        return f": give --time-budget {max(budgets, key=int)}"
+    return f": {LONGER}" if any("--time-budget" in one.reason for one in checks) else ""
 
 
 def _doubt(run: RunSummary, doubtful: Sequence[Inconclusive]) -> str:

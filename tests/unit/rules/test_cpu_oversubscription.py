@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dpdoctor.analysis import AblationSummary
 from dpdoctor.records import CpuUse, Sample
 from dpdoctor.rules import CannotTell
-from dpdoctor.rules.cpu_oversubscription import RULE
+from dpdoctor.rules.cpu_oversubscription import FEWER_RANKS, RULE
 from tests.builders import cases
 from tests.builders.cases import Case
 
@@ -57,6 +57,14 @@ def test_without_the_ablation_it_cannot_tell() -> None:
     skipped = RULE.check(computing(16, cases.skipped("raise --time-budget")))
     assert isinstance(skipped, CannotTell)
     assert skipped.reason == f"{found.reason}, and was not measured: raise --time-budget"
+
+
+def test_more_ranks_than_cores_with_one_thread_each_are_told_as_that() -> None:
+    of = cases.ranks(4, conversion=replace(cases.conversion(), num_threads=1))
+    unfit = cases.skipped("torch computes with no more threads than the rank's share of the cores")
+    found = RULE.check(cases.case("ddp", of=of, ablations={"fair_threads": unfit}))
+    assert isinstance(found, CannotTell)
+    assert found.reason == f"4 ranks of one thread each on 2 cores, and no ablation runs with fewer: {FEWER_RANKS}"
 
 
 def test_what_a_quota_costs_is_not_known() -> None:

@@ -14,6 +14,7 @@ from dpdoctor.analysis.machine import OTHERS_USED
 from dpdoctor.records import Conversion
 from dpdoctor.report.blocks import Answer, BarTable, Block, Callout, Card, Columns, Fold, Limits, Paragraph, Ranking
 from dpdoctor.report.words.first_screen import LONGER, UNTOLD, FirstScreen, _of_other_modes, first_screen
+from dpdoctor.rules.cpu_oversubscription import FEWER_RANKS
 from dpdoctor.rules.diagnose import MAY_BE_NOTHING, OURS
 from tests.builders import runs, traced_runs
 from tests.builders.cases import OWN
@@ -137,6 +138,27 @@ class TestAnswer:
         assert answer("cpu_oversubscription").startswith(f"What {told}")
         both = answer("exposed_communication", "cpu_oversubscription")
         assert both.startswith(f"What communication and {told}")
+
+    def test_each_cause_that_nobody_measured_is_told_of_its_own_modes_with_its_own_way_out(self) -> None:
+        def answer(*checks: tuple[str, str, str]) -> str:
+            found = runs.cpu_run()
+            modes = {**found.summary.modes, "fsdp": found.summary.modes["ddp"]}
+            said = tuple(Inconclusive(rule=rule, mode=mode, reason=reason) for rule, mode, reason in checks)
+            return screen(replace(found, summary=replace(found.summary, modes=modes, inconclusive=said))).answer
+
+        communication, threads = "exposed_communication", "cpu_oversubscription"
+        apart = answer((communication, "ddp", "no trace"), (threads, "fsdp", "raise --time-budget"))
+        told = (
+            "What communication costs under ddp was not measured; what more threads than cores cost under fsdp was not"
+        )
+        assert apart.startswith(f"{told} measured: {LONGER}; ")
+        both = [(rule, mode, "raise --time-budget") for mode in ("ddp", "fsdp") for rule in (threads, communication)]
+        told = f"What communication and more threads than cores cost under ddp and fsdp was not measured: {LONGER}; "
+        assert answer(*both).startswith(told)
+        withheld = answer((communication, "ddp", "no trace"), (communication, "fsdp", f"{OURS} --time-budget"))
+        assert withheld.startswith("What communication costs under ddp was not measured; ")
+        ranks = answer((threads, "ddp", f"4 ranks on 2 cores: {FEWER_RANKS}"))
+        assert ranks.startswith(f"What more ranks than cores cost under ddp was not measured: {FEWER_RANKS}; ")
 
     def test_of_the_part_that_bounds_the_largest_share_comes_first_though_another_rule_tells_what_to_do(self) -> None:
         found = runs.cpu_run()
