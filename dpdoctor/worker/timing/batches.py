@@ -86,6 +86,7 @@ class Pass:
         fits: whether the samples of its batches are to be found in the shapes that it was called with.
         is_part: whether it was called with a part of a batch's own tensor.
         is_known: whether it took its batches by their tensors, not by numbers.
+        is_of_views: whether its rows are taken for several of each sample of its batches.
         laps: steps that ended since.
         number: of backward passes that had ended before it.
         call: which model was called, and where its first tensor lies; None: any, or anywhere. `goes_on`: with what came
@@ -104,6 +105,7 @@ class Pass:
     fits: bool
     is_part: bool
     is_known: bool
+    is_of_views: bool = False
     number: int = 0
     call: tuple[int, object] | None = None
     goes_on: bool = False

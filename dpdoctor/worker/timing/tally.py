@@ -156,8 +156,9 @@ class Tally:
         # Loaders of which a batch entered in as many rows as were drawn for it, and in more.
         self._in_as_many: set[int] = set()
         self._in_more: set[int] = set()
-        # Rows that entered, and the samples of the batches that they are taken for several views of.
-        self._as_views: tuple[int, int] | None = None
+        # Rows that entered, the samples of the batches that they are taken for several views of, and in how many steps.
+        self._as_views = 0, 0
+        self._steps_as_views = 0
         self._first_fed: dict[int, int] = {}
         self._last_fed: dict[int, int] = {}
         self._most_silent: Counter[int] = Counter()
@@ -298,7 +299,7 @@ class Tally:
         if batches and not is_known and self._dropped and rows == size + sum(batch.size for batch in self._dropped):
             # Labelled by the model that trains on it next, with another loader's batch.
             batches, self._dropped, size = [*batches, *self._dropped], [], rows
-        fits, is_part, looked = True, False, Look()
+        fits, is_part, is_of_views, looked = True, False, False, Look()
         if size not in {0, rows}:
             looked = look()
             is_part = looked.is_part and is_known and 0 < rows < size
@@ -306,8 +307,7 @@ class Tally:
             is_whole = rows > size and rows % size == 0
             is_sure = self._pending.num_unsure == num_unsure
             fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
-            if fits and is_whole and not is_known and size not in looked.sizes:
-                self._as_views = rows, size
+            is_of_views = fits and is_whole and not is_known and size not in looked.sizes
         if is_known and not is_part and len(batches) == 1 and size not in looked.sizes:
             self._compare(batches[0], rows)
         training = Pass(
@@ -321,6 +321,7 @@ class Tally:
             fits=fits,
             is_part=is_part,
             is_known=is_known,
+            is_of_views=is_of_views,
             number=self._num_backwards,
         )
         self._passes.append(training)
@@ -353,7 +354,7 @@ class Tally:
             if own and not training.is_known:
                 found += own
                 training.batches = [batch for batch in training.batches if batch not in own]
-                training.fits = True
+                training.fits, training.is_of_views = True, False
         return found
 
     def _settle(self, *, after_backward: bool = False) -> None:
@@ -552,7 +553,8 @@ class Tally:
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
         if self.loaders_count and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
-            return (AS_VIEWS.format(*self._as_views),) if self._as_views else ()
+            is_usual = self._steps_as_views > min(LEAST_STEPS_TO_DOUBT, self._laps / 2)
+            return (AS_VIEWS.format(*self._as_views),) if is_usual else ()
         if self._uncounted or self._unentered >= LEAST_STEPS_TO_DOUBT:
             return (UNCOUNTED.format(self._uncounted or UNSEEN),)
         if not self._most_entered:
@@ -579,6 +581,7 @@ class Tally:
         reconciled &= not (self._is_a_loader_silent() and any(training.is_of_nothing for training in passes))
         self._most_entered = max(self._most_entered, entered)
         self._unentered = 0 if self._all_rows else self._unentered + 1
+        self._note_views()
         self._note_aside()
         self._note_feeding()
         counted = Counted(
@@ -606,6 +609,12 @@ class Tally:
         self._let_go()
         self._pending.step_ended()
         return counted
+
+    def _note_views(self) -> None:
+        found = [training for training in self._settled if training.is_of_views]
+        if found:
+            self._as_views = found[-1].rows, sum(batch.size for batch in found[-1].batches)
+            self._steps_as_views += 1
 
     def _note_aside(self) -> None:
         """Take a step with forwards without gradients for an edge, unless enough of those before had them, too."""

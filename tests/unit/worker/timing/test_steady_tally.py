@@ -66,6 +66,10 @@ class Script:
         self.fetch(left_out=1)
         self.trained_on(self.batches[-1])
 
+    def views(self) -> None:
+        self.fetch()
+        self.own(2 * SIZE)
+
     def evaluation(self) -> None:
         for _ in range(3):
             self.fetch(OTHER, for_training=False)
@@ -117,6 +121,8 @@ ACTS: dict[str, Act] = {
     "held": lambda script: script.held(3),
     "copied": Script.copied,
     "noise": lambda script: script.forward(torch.zeros(SIZE, 2)),
+    "more_noise": lambda script: script.forward(torch.zeros(2 * SIZE, 2)),
+    "views": Script.views,
     "part": lambda script: script.forward(script.batches[-1][:2] if script.batches else torch.zeros(2, 2)),
     "eval_mode": lambda script: script.forward(torch.zeros(SIZE, 2), in_eval_mode=True),
     "evaluated": lambda script: script.tally.evaluated(),

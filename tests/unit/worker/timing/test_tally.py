@@ -537,10 +537,27 @@ def test_rows_that_may_come_from_elsewhere_are_told(rows: int, sizes: tuple[int,
         tally.backward()
         assert tally.lap().samples_drawn == 64
         assert tally.remarks() == ()
+    for _ in range(3):
+        assert tally.remarks() == ()
+        assert step_of_views(tally).samples_drawn == 64
+    assert tally.remarks() == (AS_VIEWS.format(128, 64),)
+
+
+def step_of_views(tally: Tally) -> Counted:
+    """End a step whose batch was joined with a memory's, or has two views of each sample."""
     tally.fetched(TRAIN, 64)
-    tally.trained(128, look=look(128, 8))  # joined with a memory's, or two views of each
+    tally.trained(128, look=look(128, 8))
     tally.backward()
-    assert tally.lap().samples_drawn == 64
+    return tally.lap()
+
+
+def test_rows_that_came_from_elsewhere_in_an_odd_step_are_not_told() -> None:
+    tally = Tally()
+    for number in range(40):
+        step_of_views(tally) if number == 0 else ordinary_step(tally, 64)
+    assert tally.remarks() == ()
+    for _ in range(9):
+        step_of_views(tally)
     assert tally.remarks() == (AS_VIEWS.format(128, 64),)
 
 
@@ -593,6 +610,18 @@ def test_a_batch_that_a_forward_on_noise_took_by_its_size_is_that_of_the_forward
         tally.backward()
         tally.optimizer_stepped()
     assert drawn == [8] * 4
+
+
+def test_noise_of_twice_as_many_rows_is_not_told_to_be_views_of_a_batch_that_enters_after_it() -> None:
+    tally = Tally()
+    for number in range(12):
+        tally.fetched(TRAIN, 8, storages={number})
+        followed(tally, 16).reach()
+        followed(tally, 8, storages={number}).reach()
+        tally.backward()
+        counted = tally.lap()
+        assert (counted.samples_drawn, counted.reconciled) == (8, True)
+    assert tally.remarks() == ()
 
 
 def test_a_batch_that_is_held_counts_in_each_step_that_trains_on_it() -> None:
