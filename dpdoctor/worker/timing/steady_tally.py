@@ -240,6 +240,11 @@ class SteadyTally(Tally):
         self._remember()
         super().copied(source, target)
 
+    def feeding(self) -> frozenset[int]:
+        """As Tally's."""
+        self._count_alike()
+        return super().feeding()
+
     def main_loader(self) -> tuple[int, float] | None:
         """As Tally's."""
         self._count_alike()

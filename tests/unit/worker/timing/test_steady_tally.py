@@ -155,6 +155,7 @@ def test_every_step_is_counted_alike(way: str, acts: list[str]) -> None:
         return
     assert short.tally.remarks() == long.tally.remarks()
     assert short.tally.loaders() == long.tally.loaders()
+    assert short.tally.feeding() == long.tally.feeding()
     assert short.tally.main_loader() == long.tally.main_loader()
     assert short.tally.steps_between_begins(TRAIN) == long.tally.steps_between_begins(TRAIN)
 
@@ -177,6 +178,19 @@ def test_the_short_way_is_taken_where_no_loader_counts() -> None:
         ways.append(script.tally.was_short)
     assert ways == [False, False, True, False, False, True]
     assert [counted.samples_entered for counted in script.counted] == [SIZE] * 3 + [SIZE - 1] * 3
+
+
+def test_a_loader_that_takes_anothers_place_feeds_from_its_second_step_on() -> None:
+    script = Script(SteadyTally(patience=2))
+    for _ in range(5):
+        script.usual()
+    feeding = []
+    for _ in range(3):
+        script.fetch(OTHER)
+        script.trained_on(script.last())
+        feeding.append(script.tally.feeding())
+    assert script.tally.was_short
+    assert feeding == [{TRAIN}, {TRAIN, OTHER}, {TRAIN, OTHER}]
 
 
 def test_samples_that_a_collate_function_leaves_out_are_not_counted_either_way() -> None:
