@@ -31,9 +31,9 @@ def _check(facts: ModeFacts) -> Finding | None:
         return None
     if not all(map(_averages_gradients, conversion.strategies)) or not facts.parameters_differ:
         return None
-    own = next((way for way in conversion.strategies if way.name == HAND_WRITTEN), None)
-    if own is not None and not _averages_all(facts.times_reduced):
+    if any("reduce" in way.facts for way in facts.own_exchanges) and not _averages_all(facts.times_reduced):
         return None
+    own = next(iter(facts.own_exchanges), None)
     ranks = units.count(facts.mode.world_size, "rank")
     return Finding(
         rule="replicas_differ",
@@ -59,7 +59,7 @@ def _averages_gradients(way: Strategy) -> bool:
 def _averages_all(times: float | None) -> bool:
     """Return whether what is reduced by hand may be all gradients, or all in half the bytes.
 
-    Of the others ranks may be meant to hold parameters of their own, as experts are, and parts of layers.
+    That holds for reductions alone: what ranks gather or send is not counted by what becomes of it. Of the others ranks may be meant to hold parameters of their own, as experts are, and parts of layers.
     """
     return times is None or times >= 1 - ABOUT or abs(times - 0.5) <= ABOUT
 

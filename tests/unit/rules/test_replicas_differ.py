@@ -34,20 +34,33 @@ def native(found: Conversion, world_size: int = 2, **fields: Any) -> cases.ModeF
     return cases.case("native", world_size=world_size, conversion=found, **fields)
 
 
+def exchanging(**num_bytes: int) -> Counters:
+    of_kind = {kind: Collective(count=1, num_bytes=number) for kind, number in num_bytes.items()}
+    return Counters(operators=1, collectives=of_kind, inputs=())
+
+
 def reducing(num_bytes: int) -> Counters:
-    return Counters(operators=1, collectives={"all_reduce": Collective(count=1, num_bytes=num_bytes)}, inputs=())
+    return exchanging(all_reduce=num_bytes)
 
 
 FIRES = {
     "by hand": native(conversion(BY_HAND)),
     "by hand, in half the bytes": native(conversion(BY_HAND), counters=reducing(2)),
     "by hand, with a loss": native(conversion(BY_HAND), counters=reducing(5)),
+    "by hand, gathered and averaged by each rank": native(
+        conversion(replace(BY_HAND, facts="6 calls of all_gather in a step")),
+        counters=exchanging(all_gather=8, all_reduce=1),
+    ),
+    "by hand, in a ring": native(conversion(replace(BY_HAND, facts="6 calls of send in a step")), counters=exchanging()),
     "ddp": native(conversion(DDP)),
     "ddp with a hook that averages": native(conversion(replace(DDP, hook="bf16_compress_hook"))),
 }
 SILENT = {
     "equal": native(conversion(BY_HAND, check=EQUAL)),
     "not all, as those of experts": native(conversion(BY_HAND), counters=reducing(3)),
+    "not all, and something is gathered": native(
+        conversion(replace(BY_HAND, facts="1 call of all_gather in a step"), BY_HAND), counters=reducing(3)
+    ),
     "one rank": native(conversion(BY_HAND), 1),
     "sharded": native(conversion(Strategy(name="fsdp2"))),
     "hybrid": native(conversion(DDP, Strategy(name="zero"))),
