@@ -59,7 +59,8 @@ def _averages_gradients(way: Strategy) -> bool:
 def _averages_all(times: float | None) -> bool:
     """Return whether what is reduced by hand may be all gradients, or all in half the bytes.
 
-    That holds for reductions alone: what ranks gather or send is not counted by what becomes of it. Of the others ranks may be meant to hold parameters of their own, as experts are, and parts of layers.
+    Of the others ranks may be meant to hold parameters of their own, as experts are, and parts of layers. What ranks
+    gather or send does not tell by its bytes whether it is all.
     """
     return times is None or times >= 1 - ABOUT or abs(times - 0.5) <= ABOUT
 

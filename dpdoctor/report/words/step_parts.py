@@ -17,6 +17,8 @@ LABELS = {DATA: "Data wait", COMPUTE: "Compute", COMMUNICATION: "Communication",
 AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 # The experiment in which ranks do not communicate; what it gains is what communication costs.
 _ABLATION = "no_comm"
+# Of the time of forward and backward so much computes, as long as communication has room elsewhere in the step.
+_LEAST_COMPUTE = 0.1
 _PHASE_WORDS = {
     "data_wait": "waiting for data",
     "h2d": "copies to the device",
@@ -99,9 +101,9 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
     waits, source = _communication(mode)
     data, called = ratios.get("data_wait", 0.0), ratios.get("communication", 0.0)
     rest = max(passes, 1 - data - called)
-    within = in_passes = min(rest, max(0.0, waits - called))
-    if within > passes:  # the update exchanges, too, as one by norms of sharded parameters does
-        in_passes = passes * within / rest
+    within = min(rest, max(0.0, waits - called))
+    # What they have no room for is in the rest: the update exchanges, too, as one by norms of sharded parameters does.
+    in_passes = max(min(within, (1 - _LEAST_COMPUTE) * passes), within - (rest - passes))
     shares = {DATA: data, COMPUTE: passes - in_passes, COMMUNICATION: called + within}
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
     is_split = bool(source) or mode.num_devices == 1

@@ -51,7 +51,9 @@ FIRES = {
         conversion(replace(BY_HAND, facts="6 calls of all_gather in a step")),
         counters=exchanging(all_gather=8, all_reduce=1),
     ),
-    "by hand, in a ring": native(conversion(replace(BY_HAND, facts="6 calls of send in a step")), counters=exchanging()),
+    "by hand, in a ring": native(
+        conversion(replace(BY_HAND, facts="6 calls of send in a step")), counters=exchanging()
+    ),
     "ddp": native(conversion(DDP)),
     "ddp with a hook that averages": native(conversion(replace(DDP, hook="bf16_compress_hook"))),
 }
