@@ -365,7 +365,10 @@ def _gone_on(rank: Rank, traced: Rank) -> Rank:
     steps, windows = len(rank.steps), 1 + max((window.window for window in rank.windows), default=0)
     record = rank.record
     if record is not None and traced.record is not None:
-        record = replace(record, own_code=traced.record.own_code, call_tree=traced.record.call_tree)
+        of_trace = traced.record
+        record = replace(
+            record, own_code=of_trace.own_code, call_tree=of_trace.call_tree, trace_lost=of_trace.trace_lost
+        )
     return replace(
         rank,
         record=record,

@@ -349,6 +349,15 @@ class TestTraceOfAnotherLaunch:
         assert launch.traced is not None
         assert launch.traced.end_ns == 8_000_000_000
 
+    def test_a_trace_that_the_first_launch_lost_is_not_lost(self, traced: Path) -> None:
+        first = rundir.launch_dir(traced, "ddp", 1)
+        for rank in LAUNCH.ranks:
+            assert rank.record is not None
+            lost = replace(rank.record, trace_lost="OSError: no space left")
+            rundir.write_json(rundir.rank_dir(first, rank.index) / rundir.RANK, lost)
+        (launch,) = rundir.read(traced).modes["ddp"]
+        assert [rank.record.trace_lost for rank in launch.ranks if rank.record] == [None, None]
+
     def test_one_without_the_trace_of_every_rank_adds_nothing_but_its_end(self, traced: Path) -> None:
         (rundir.rank_dir(rundir.trace_dir(traced, "ddp"), 1) / rundir.DIGEST).unlink()
         (launch,) = rundir.read(traced).modes["ddp"]

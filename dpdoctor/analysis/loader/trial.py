@@ -190,6 +190,8 @@ def after_trial(
     """Return the same once a setting was tried: what was measured to be faster is advised, and nothing that was not."""
     if tried.speedup.value is None:
         return chosen, words(tried)
+    if tried.speedup.low is None:
+        return None, f"{words(tried)}, without an interval, so that it could not be told whether it helps"
     if not is_faster(tried):
         return None, f"{words(tried)}, which is not measurably faster"
     setting = Setting(num_workers=tried.setting.num_workers, prefetch_factor=tried.setting.prefetch_factor)

@@ -171,6 +171,13 @@ def test_what_was_not_measured_to_be_faster_is_not_advised(found: LoaderTrial) -
     assert "not measurably faster" in reason
 
 
+def test_what_was_tried_in_one_round_is_not_told_to_be_no_faster() -> None:
+    once = LoaderTrial(setting=SETTING, speedup=stats.mean_interval([2.4], "x"))
+    chosen, reason = after_trial(TWO, once, (NOW, TWO, MORE))
+    assert chosen is None
+    assert reason.endswith(": 2.40x as fast, without an interval, so that it could not be told whether it helps")
+
+
 def of_ablation(share: float) -> LoaderTrial:
     found = one_worker({"one_worker": cases.ablation(share, 0.001)})
     assert found is not None
