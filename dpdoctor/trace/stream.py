@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,6 +80,8 @@ class Stream:
 
 def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield what another thread takes meanwhile from an iterator: zlib does not hold the interpreter's lock."""
+    from concurrent.futures import ThreadPoolExecutor  # here: --help needs none
+
     with ThreadPoolExecutor(1) as thread:
         coming = deque(thread.submit(next, chunks, b"") for _ in range(_AHEAD))
         while chunk := coming.popleft().result():
