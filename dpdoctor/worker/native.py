@@ -246,11 +246,13 @@ class Native(Observer):
             _spare_descendants()
 
     def _after_backward(self) -> None:
-        """Where a module trained that holds nothing of the optimizers', they step copies or shards of what it holds."""
-        is_awaited = bool(self._wrapping.awaited)
+        """Where a module alone trained that holds nothing of the optimizers', they step copies or shards of its own."""
+        wrapping = self._wrapping
+        is_awaited = bool(wrapping.awaited)
         super()._after_backward()
-        if self._optimizers.any_seen and not (is_awaited or self._wrapping.modules):
-            self._wrapping.by_copies = True
+        if wrapping.passed_by and self._optimizers.any_seen and not (is_awaited or wrapping.modules):
+            wrapping.by_copies = True
+        wrapping.passed_by = ""
 
     def _take_hooks_away(self) -> None:
         """Leave of us only what the script has put hooks of its own around, which lets everything pass."""

@@ -99,6 +99,8 @@ class Wrapping:
         by_copies: the optimizers hold copies or shards of what is trained, such as weights in full precision; whatever
             requires a gradient is.
         made_anew: Conversion's.
+        passed_by: the first module, and its line, that was called with gradients on and holds none of what optimizers
+            do, though its parameters require gradients; looked for while nothing is wrapped.
         routed: methods that stand for their model's call, with the ids of their modules.
         uncalled: methods that stand for their model's call since a step before, like Model.loss, and were not called.
     """
@@ -131,7 +133,7 @@ class Wrapping:
         self.routed: set[tuple[int, str]] = set()
         self.without_optimizer = self.by_copies = False
         self.has_unused = False
-        self.made_anew = ""
+        self.made_anew = self.passed_by = ""
         self.warnings: list[str] = []
 
     def seek(self, *, unused: Iterable[str] = (), fsdp_wrap: tuple[str, ...] | None = None) -> None:
@@ -187,7 +189,10 @@ class Wrapping:
             return lambda parameter: self.without_optimizer and parameter.requires_grad
         if self.by_copies:
             return lambda parameter: parameter.requires_grad
-        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        return self._is_held()
+
+    def _is_held(self) -> Callable[[nn.Parameter], bool]:
+        held = {id(p) for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]}
         return lambda parameter: id(parameter) in held
 
     def _is_unit(self, module: nn.Module) -> bool:
@@ -195,8 +200,20 @@ class Wrapping:
         first = next(not_frozen, None)
         if first is None or torch._C._is_tracing():
             return False
+        if self.by_copies and any(map(self._is_held(), structure.parameters(module))):
+            self._doubt_copies()
         is_trained = self.is_trained()
-        return is_trained(first) or any(map(is_trained, not_frozen))
+        is_unit = is_trained(first) or any(map(is_trained, not_frozen))
+        if not (is_unit or self._wrapped or self.passed_by):
+            self.passed_by = f"{type(module).__name__}, called at {lines.caller()}"
+        return is_unit
+
+    def _doubt_copies(self) -> None:
+        """Let go of modules that optimizers hold nothing of: they step no copies, but parameters of another module."""
+        self.by_copies, is_held = False, self._is_held()
+        for wrapped in self._wrapped.copy():
+            if not any(map(is_held, wrapped.parameters.values())):
+                self._unwrap(wrapped)
 
     def _wrap(self, module: nn.Module) -> None:
         line = lines.caller()
@@ -298,9 +315,12 @@ class Wrapping:
         for part in self._parts_of(module):
             inner = self._compilations.inner(part.module)
             if not self._mode.wraps_parts or id(inner) in self._watch.open_passes:
-                self._patches.restore(part.module, "_compiled_call_impl")
-                self._wrapped.remove(part)
+                self._unwrap(part)
                 self._released.add(id(part.module))
+
+    def _unwrap(self, wrapped: Wrapped) -> None:
+        self._patches.restore(wrapped.module, "_compiled_call_impl")
+        self._wrapped.remove(wrapped)
 
     def _parts_of(self, module: nn.Module) -> list[Wrapped]:
         parts = {id(part) for part in structure.submodules(module) if part is not module}

@@ -113,6 +113,25 @@ def test_a_model_is_seen_of_whose_parameters_an_optimizer_holds_copies(observe: 
     assert [unit.name for unit in record(tmp_path).conversion.modules] == ["Linear"]
 
 
+WITH_TEACHER = """
+teacher = torch.nn.Sequential(torch.nn.Linear(3, 1))
+for _ in range(3):
+    ({}).sum().backward()
+for _ in range(100):
+    (model(torch.ones(4, 3)) - teacher(torch.ones(4, 3))).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("before", ["torch.ones(3, requires_grad=True)", "teacher(torch.ones(4, 3))"])
+def test_backward_passes_before_the_models_first_do_not_make_a_teacher_a_model(
+    observe: Observe, tmp_path: Path, before: str
+) -> None:
+    done = observe(WITH_TEACHER.format(before))
+    assert (done.returncode, record(tmp_path).status) == (0, "ok"), done.stderr
+    assert [unit.name for unit in record(tmp_path).conversion.modules] == ["Linear"]
+
+
 OWN_HANDLERS = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: print("preempted", flush=True))
