@@ -151,7 +151,7 @@ def _of_rank(
     """Return how much slower a rank is, given of each round its seconds per step beyond the others' median."""
 
     def share(seconds: list[float]) -> Figure:
-        return stats.ratio_of_totals(list(zip(seconds, full_s, strict=True)), "ratio")
+        return stats.ratio_of_totals(list(zip(seconds, full_s, strict=True)), "ratio", signed=True)
 
     parts = {name: share(seconds) for name, seconds in {**phases, **inside}.items()}
     certain = [seconds for name, seconds in phases.items() if above_zero(parts[name])]

@@ -83,7 +83,10 @@ def _ablation(name: str, launches: Sequence[LaunchFacts]) -> AblationSummary:
     return AblationSummary(
         gain=_over_launches([stats.mean_interval([full - ablation for full, ablation in one], "s") for one in found]),
         share=_over_launches(
-            [stats.ratio_of_totals([(full - ablation, full) for full, ablation in one], "ratio") for one in found]
+            [
+                stats.ratio_of_totals([(full - ablation, full) for full, ablation in one], "ratio", signed=True)
+                for one in found
+            ]
         ),
         step=_over_launches([stats.mean_interval([ablation for _, ablation in one], "s") for one in found]),
     )

@@ -130,13 +130,16 @@ def mean_interval(
     return Figure(value=mean, low=mean - half, high=mean + half, n=len(values), unit=unit, scope=scope)
 
 
-def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: str = "nothing was measured") -> Figure:
+def ratio_of_totals(
+    parts: Sequence[tuple[float, float]], unit: str, *, signed: bool = False, reason: str = "nothing was measured"
+) -> Figure:
     """Return sum(amounts) / sum(weights) of (amount, weight) pairs, with a 95% interval over the pairs.
 
     Samples over seconds, not the mean of the windows' own rates: that mean reads too low where a step's time does
     not grow in proportion to its batch, the more the fewer and the more varied the batches of a window. The standard
     error is that of the ratio estimator, by linearisation (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6),
-    with Student's t for its degrees of freedom; no interval below two pairs, unknown below one.
+    with Student's t for its degrees of freedom; no interval below two pairs, unknown below one. It begins at zero or
+    above where amounts are never below that, as times are; those that may be, as differences are, are `signed`.
     """
     if not len(parts):
         return unknown(unit, reason)
@@ -149,8 +152,7 @@ def ratio_of_totals(parts: Sequence[tuple[float, float]], unit: str, *, reason: 
     # The residuals add up to zero, so their standard deviation is their root mean square.
     residuals = (amounts - value * weights) / weights.mean()
     half = student_t(n - 1) * float(np.std(residuals, ddof=1)) / math.sqrt(n)
-    # A ratio of what is never below zero, such as times, is not either.
-    low = value - half if amounts.min() < 0 else max(0.0, value - half)
+    low = value - half if signed else max(0.0, value - half)
     return Figure(value=value, low=low, high=value + half, n=n, unit=unit)
 
 

@@ -48,6 +48,23 @@ class TestGain:
         assert (share.value, share.low, share.high) == pytest.approx((0.2, 0.2, 0.2))
         assert share.unit == "ratio"
 
+    def test_its_share_may_be_a_loss_though_every_round_gained(self) -> None:
+        found = one(launch(ablated([[(FULL, 200), ("no_comm", ms)] for ms in (190, 198, 170)])))
+        assert found.gain.low is not None
+        assert (found.share.value, found.share.low) == pytest.approx((0.07, found.gain.low / 0.2))
+        assert found.gain.low < 0
+
+    def test_a_rank_that_is_slower_in_every_round_may_be_faster(self) -> None:
+        ranks = [
+            ablated([[(FULL, 200), ("no_comm", ms)] for ms in of_rounds], index=index, world_size=2)
+            for index, of_rounds in enumerate([(100, 100, 100), (110, 102, 130)])
+        ]
+        slowest = slowest_rank([LaunchFacts.of(launch(*ranks))], "no_comm", on_gpu=False)
+        assert slowest is not None
+        assert slowest.excess.value == pytest.approx(0.07)
+        assert slowest.excess.low is not None
+        assert slowest.excess.low < 0
+
     def test_an_ablation_that_slows_has_a_negative_gain(self) -> None:
         assert one(launch(ablated([[(FULL, 100), ("no_comm", 110)]]))).gain.value == pytest.approx(-0.01)
 

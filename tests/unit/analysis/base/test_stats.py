@@ -101,8 +101,8 @@ class TestRatioOfTotals:
         found = stats.ratio_of_totals([(20, 1), (180, 4)], "samples/s")
         assert (found.value, found.n, found.unit, found.scope) == (40, 2, "samples/s", "run")
         assert (found.low, found.high) == pytest.approx((0, 40 + 101.6496), abs=1e-3)  # a rate is never below zero
-        signed = stats.ratio_of_totals([(-20, 1), (-180, 4)], "s")
-        assert (signed.low, signed.high) == pytest.approx((-40 - 101.6496, -40 + 101.6496), abs=1e-3)
+        signed = stats.ratio_of_totals([(20, 1), (180, 4)], "s", signed=True)
+        assert (signed.low, signed.high) == pytest.approx((40 - 101.6496, 40 + 101.6496), abs=1e-3)
 
     @given(PARTS)
     def test_it_is_the_sum_over_the_sum_whatever_the_windows(self, parts: list[tuple[float, float]]) -> None:
