@@ -157,7 +157,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
         if found.value is None or found.value <= most:
             return self
         low, high = (
-            None if one is None or other is None else min(one, other)
+            None if one is None or other is None else max(0.0, min(one, other))
             for one, other in ((found.low, share.low), (found.high, share.high))
         )
         return replace(self, removable=replace(found, value=most, low=low, high=high), bound=most)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE, Traces
-from dpdoctor.analysis.communication import NO_PHASES, exposed_share, on_shared_cores, removable
+from dpdoctor.analysis.communication import NO_PHASES, Exposure, exposed_share, on_shared_cores, removable
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import NOW_AND_THEN, PHASES, Conversion, Launch, Rank, Strategy
 from tests.builders import records, traced_runs
@@ -206,3 +206,17 @@ class TestOnSharedCores:
 
     def test_beside_a_gpu_cores_do_not_compute(self) -> None:
         assert not on_shared_cores(self.threads(2, 2, device="cuda:0"), 4)
+
+
+@pytest.mark.parametrize(
+    ("bound", "removable"),
+    [((0.2, 0.1, 0.29), (0.2, 0.1, 0.29)), ((0.1, -0.04, 0.24), (0.1, 0, 0.24)), ((-0.1, -0.2, -0.01), (0, 0, 0))],
+)
+def test_what_is_bounded_is_never_below_zero(bound: tuple[float, ...], removable: tuple[float, ...]) -> None:
+    def share(value: float, low: float, high: float) -> Figure:
+        return Figure(value=value, low=low, high=high, n=4, unit="ratio")
+
+    seen = share(0.3, 0.28, 0.32)
+    found = Exposure(total=seen, exposed=seen, on_cores=None, removable=seen, all_ranks=True).at_most(share(*bound))
+    assert (found.removable.value, found.removable.low, found.removable.high) == removable
+    assert found.bound == removable[0]
