@@ -44,7 +44,8 @@ def _cli() -> str:
 
 def _helps() -> Iterator[tuple[str, str]]:
     """Yield the name and the help of each command, groups before what they hold."""
-    todo = [click.Context(cli.main, info_name="dpdoctor", max_content_width=WIDTH, terminal_width=WIDTH)]
+    settings = {**cli.main.context_settings, "max_content_width": WIDTH, "terminal_width": WIDTH}
+    todo = [click.Context(cli.main, info_name="dpdoctor", **settings)]
     while todo:
         context = todo.pop(0)
         yield context.command_path, context.command.get_help(context)
