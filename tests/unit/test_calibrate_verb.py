@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dpdoctor.cli import main
+from dpdoctor.cli.calibrate import LEAST_PAIRS
 from dpdoctor.gate import calibration
 from dpdoctor.gate.alternate import Alternated
 from dpdoctor.gate.calibration import Calibrated
@@ -77,3 +78,7 @@ def test_a_launcher_is_refused_where_no_mode_is_started_by_it() -> None:
     done = run("--launcher", "torchrun --nproc-per-node 2")
     assert done.exit_code == 2
     assert "--launcher is for mode native" in done.output
+
+
+def test_the_least_pairs_are_those_that_noise_is_told_from() -> None:
+    assert LEAST_PAIRS == calibration.LEAST_PAIRS
