@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, record_function, schedule
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from dpdoctor import rundir
 from dpdoctor.attribution.digesting import digest_file
@@ -36,13 +36,14 @@ class Tracer:
         self._watch = watch
         self._calls = CallTree()
         self._own_code = OwnCode(self._moment, phases.claimed, self._calls)
+        self._lost: Exception | None = None
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
         self._profile = Profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=segment.skip, active=segment.num_steps, repeat=1),
-            on_trace_ready=lambda finished: finished.export_chrome_trace(str(self._path)),
+            on_trace_ready=self._write,
             record_shapes=True,
         )
         self._profile.start()
@@ -55,6 +56,14 @@ class Tracer:
         self._profile.step()
         self._own_code.step_ended()
 
+    def _write(self, finished: profile) -> None:
+        """Write the trace; what goes wrong waits for `stop`: this runs at the end of a step, inside the script."""
+        try:
+            finished.export_chrome_trace(str(self._path))
+        except Exception as error:  # noqa: BLE001 - such as a full disk
+            self._path.unlink(missing_ok=True)
+            self._lost = error
+
     def stop(self) -> None:
         """Stop the profiler, and keep what it recorded, if it came to record anything.
 
@@ -64,6 +73,8 @@ class Tracer:
         self._own_code.stop()
         self._phases.mark(None)
         self._profile.stop()
+        if self._lost is not None:
+            raise self._lost
         if self._path.exists():
             try:
                 rundir.redact_trace(self._path)

@@ -39,15 +39,17 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_trace_that_cannot_be_kept_costs_no_other_figure(profile, tmp_path):
+@pytest.mark.parametrize("what", ["gzip.open", "tracer.digest_file"])
+def test_a_trace_that_cannot_be_kept_costs_no_other_figure(profile, tmp_path, what):
     script = tmp_path / "train.py"
-    planted = """
+    planted = f"""
+import gzip
 from dpdoctor.worker import tracer
 
-def full(path, **_):
+def full(path, *_, **__):
     raise OSError("planted")
 
-tracer.digest_file = full
+{what} = full
 """
     script.write_text(planted + (SCRIPTS / "wild_trains_later.py").read_text())
     done = profile(str(script), "--modes", "ddp", "--no-baseline", *LONG, "--trace-steps", "3", args=["0"])

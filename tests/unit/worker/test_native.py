@@ -214,25 +214,31 @@ def test_what_cannot_be_recorded_does_not_end_the_job(observe: Observe, lines: s
     assert "OutputError: No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize("go_on", [True, False])
+@pytest.mark.parametrize(
+    ("go_on", "num_steps"), [(True, ENOUGH + 9), (False, ENOUGH + 9), (False, ENOUGH + 2)], ids=["", "", "ends in it"]
+)
 def test_a_trace_that_cannot_be_written_ends_neither_the_job_nor_its_record(
-    observe: Observe, tmp_path: Path, *, go_on: bool
+    observe: Observe, tmp_path: Path, *, go_on: bool, num_steps: int
 ) -> None:
-    recording = replace(RECORDING, trace_steps=1)
     lines = f"""
-from dpdoctor.worker import tracer
+import gzip
+from pathlib import Path
 
-def damaged(_):
-    raise ValueError("planted")
+def full(path, _):
+    Path(path).write_text("a part")
+    print("no space")
+    raise OSError("planted")
 
-tracer.Tracer.stop = damaged
-train({ENOUGH} + 5)
+gzip.open = full
+train({num_steps})
 print("trained")
 """
-    done = observe(lines, go_on=go_on, recording=recording)
-    assert (done.returncode, done.stdout) == (0, "trained\n" if go_on else ""), done.stderr
+    done = observe(lines, go_on=go_on, recording=replace(RECORDING, trace_steps=3))
+    told = "trained\nno space\n" if num_steps < ENOUGH + 9 else "no space\n"
+    assert (done.returncode, done.stdout) == (0, told + "trained\n" * go_on), done.stderr
     found = record(tmp_path)
-    assert (found.status, found.trace_lost) == ("ok", "ValueError: planted")
+    assert (found.status, found.trace_lost) == ("ok", "OSError: planted")
+    assert not list(tmp_path.rglob(rundir.TRACE))
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "ok"), (3, "failed")])
