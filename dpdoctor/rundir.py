@@ -355,10 +355,13 @@ def _read_mode(root: Path, mode: str, repeat: int, schema: int) -> tuple[Launch,
 
 def _with_trace(launch: Launch, traced: Launch) -> Launch:
     """Return a launch whose ranks went on, for the trace, in another one: its steps follow those of the first."""
-    ranks = launch.ranks
+    ranks, record = launch.ranks, traced.record
     if len(ranks) == len(traced.ranks) and all(rank.digest for rank in traced.ranks):
         ranks = tuple(map(_gone_on, ranks, traced.ranks))
-    return replace(launch, ranks=ranks, traced=traced.record)
+    elif record.reason is None:
+        lost = (rank.record.trace_lost for rank in traced.ranks if rank.record)
+        record = replace(record, reason=next(filter(None, lost), None))
+    return replace(launch, ranks=ranks, traced=record)
 
 
 def _gone_on(rank: Rank, traced: Rank) -> Rank:

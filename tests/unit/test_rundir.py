@@ -358,8 +358,11 @@ class TestTraceOfAnotherLaunch:
         (launch,) = rundir.read(traced).modes["ddp"]
         assert [rank.record.trace_lost for rank in launch.ranks if rank.record] == [None, None]
 
-    def test_one_without_the_trace_of_every_rank_adds_nothing_but_its_end(self, traced: Path) -> None:
-        (rundir.rank_dir(rundir.trace_dir(traced, "ddp"), 1) / rundir.DIGEST).unlink()
+    def test_one_without_the_trace_of_every_rank_adds_nothing_but_how_it_ended(self, traced: Path) -> None:
+        lost = rundir.rank_dir(rundir.trace_dir(traced, "ddp"), 1)
+        (lost / rundir.DIGEST).unlink()
+        rundir.write_json(lost / rundir.RANK, replace(LAUNCH.ranks[1].record, trace_lost="OSError: no space left"))
         (launch,) = rundir.read(traced).modes["ddp"]
         assert [len(rank.steps) for rank in launch.ranks] == [len(rank.steps) for rank in LAUNCH.ranks]
         assert launch.traced is not None
+        assert launch.traced.reason == "OSError: no space left"
