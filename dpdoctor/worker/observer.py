@@ -53,8 +53,8 @@ from dpdoctor.worker.wrap.wrapping import Wrapping
 
 # Between two hooks a step's own work runs and drives them out of the caches: reading this much does the same. Hooks
 # timed back to back look five times cheaper than they are in a script (tests/benchmarks/observer_cost.py shows it).
-EVICTED_BYTES = 16_000_000
-ROUNDS = 11
+_EVICTED_BYTES = 16_000_000
+_COST_ROUNDS = 11
 
 
 class Observer(ABC):
@@ -350,9 +350,9 @@ def _cost_ns(clock: Callable[[], int], tally: Tally) -> float:
     forward = Redirect(nn.Identity(), lambda x: x, Watch(PhaseClock(clock), tally))
     # Mapped, not from malloc: glibc takes a large piece that is freed for a sign that more come, and keeps their memory
     # (mallopt(3), M_MMAP_THRESHOLD), which makes the script's own large tensors faster than they are without us.
-    tensor, others = torch.zeros(1), np.frombuffer(mmap.mmap(-1, EVICTED_BYTES), np.float64)
+    tensor, others = torch.zeros(1), np.frombuffer(mmap.mmap(-1, _EVICTED_BYTES), np.float64)
     costs = []
-    for _ in range(ROUNDS):
+    for _ in range(_COST_ROUNDS):
         others.sum()
         begin = clock()
         forward(tensor)
