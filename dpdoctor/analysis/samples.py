@@ -27,17 +27,15 @@ GIVEN, DRAWN, ENTERED = (
 NONE_COUNTED = "no step's samples could be counted; give --samples-per-step"
 UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
 UNRECONCILED = (
-    "of {} measured steps {} trained on {} rows where the loader's batches have {} samples, and it cannot be told "
-    "whether rows are samples of which some were left out, or hold several each; give --samples-per-step"
+    "{} trained on {} rows where the loader's batches have {} samples, and it cannot be told whether rows are samples "
+    "of which some were left out, or hold several each; give --samples-per-step"
 )
 MORE_ROWS = (
-    "of {} measured steps {} trained on {} rows where the batches of the loaders have {} samples, and it cannot be "
-    "told whether samples have several rows each, as several views of one have, or rows come from elsewhere; give "
-    "--samples-per-step"
+    "{} trained on {} rows where the batches of the loaders have {} samples, and it cannot be told whether samples "
+    "have several rows each, as several views of one have, or rows come from elsewhere; give --samples-per-step"
 )
 UNSEEN_ROWS = (
-    "of {} measured steps {} trained on rows that could not be counted where the loader's batches have {} samples; "
-    "give --samples-per-step"
+    "{} trained on rows that could not be counted where the loader's batches have {} samples; give --samples-per-step"
 )
 # Of so many steps one may be odd: one in which the script looks at something with its model, say.
 MOST_ODD_SHARE = 0.05
@@ -122,12 +120,14 @@ def _why_unknown(steps: Sequence[StepRecord]) -> str | None:
     odd = [step for step in steps if not step.reconciled]
     if len(odd) <= MOST_ODD_SHARE * len(steps):
         return None
+    # Of all without their number, which differs between modes: what is alike in them is told once.
+    which = "each measured step" if len(odd) == len(steps) else f"of {len(steps)} measured steps {len(odd)}"
     drawn = _range([step.samples_drawn for step in odd])
     if not any(step.samples_entered for step in odd):
-        return UNSEEN_ROWS.format(len(steps), len(odd), drawn)
+        return UNSEEN_ROWS.format(which, drawn)
     has_more = all(step.samples_entered > step.samples_drawn for step in odd)
     told = MORE_ROWS if has_more else UNRECONCILED
-    return told.format(len(steps), len(odd), _range([step.samples_entered for step in odd]), drawn)
+    return told.format(which, _range([step.samples_entered for step in odd]), drawn)
 
 
 def _why_items_may_be_batches(steps: Sequence[StepRecord], inputs: Sequence[InputTensor]) -> str | None:

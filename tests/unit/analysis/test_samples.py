@@ -92,6 +92,14 @@ def test_rows_that_could_not_be_counted_are_not_told_as_none() -> None:
     assert "trained on rows that could not be counted where the loader's batches have 32 samples" in unknown
 
 
+def test_why_all_steps_are_unknown_is_told_in_the_same_words_however_many_there_are() -> None:
+    views = taken(samples_drawn=6, samples_entered=10, reconciled=False)
+    one, other = (count(*[views] * number).unknown for number in (4, 40))
+    assert one == other
+    assert (one or "").startswith("each measured step trained on 10 rows")
+    assert (count(STEP, views).unknown or "").startswith("of 8 measured steps 4 trained on 10 rows")
+
+
 def test_one_odd_step_of_many_changes_nothing() -> None:
     assert count(*[STEP] * 19, taken(reconciled=False)).unknown is None
     assert count(*[STEP] * 18, taken(reconciled=False)).unknown is not None
