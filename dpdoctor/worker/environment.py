@@ -183,13 +183,13 @@ class ChildRefusal:
     @property
     def reason(self) -> str | None:
         with contextlib.suppress(FileNotFoundError):
-            return (self._directory / rundir.REFUSAL).read_text()
+            return _with_way_out((self._directory / rundir.REFUSAL).read_text())
         return None
 
 
-def _tell_refusal(directory: Path, reason: str) -> NoReturn:
-    (directory / rundir.REFUSAL).write_text(reason)
-    raise RuntimeError(reason)
+def _tell_refusal(directory: Path, told: str) -> NoReturn:
+    (directory / rundir.REFUSAL).write_text(told)
+    raise RuntimeError(told)
 
 
 def refuse_in_child(directory: Path, world_size: int) -> NoReturn:
@@ -199,22 +199,26 @@ def refuse_in_child(directory: Path, world_size: int) -> NoReturn:
         RuntimeError: always.
     """
     what = f"torch.distributed.init_process_group{AMONG}{world_size} ranks,"
-    _tell_refusal(directory, _refusal(what, lines.caller()))
+    _tell_refusal(directory, _distributes(what, lines.caller()))
 
 
 def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> None:
     """End the mode when the script starts ranks of its own, or joins them."""
-    _refuse(patches, dist, "init_process_group", fail)
-    _refuse(patches, DistributedDataParallel, "__init__", fail)
-    _refuse(patches, fsdp, "fully_shard", fail)
+
+    def refuse(told: str) -> NoReturn:
+        fail(_with_way_out(told))
+
+    _refuse(patches, dist, "init_process_group", refuse)
+    _refuse(patches, DistributedDataParallel, "__init__", refuse)
+    _refuse(patches, fsdp, "fully_shard", refuse)
     for name in SPAWNS:
-        _refuse(patches, torch.multiprocessing, name.rpartition(".")[2], fail)
+        _refuse(patches, torch.multiprocessing, name.rpartition(".")[2], refuse)
 
 
 def looked_for_rank(error: BaseException, line: str) -> str | None:
     """Return why a script is not converted that wants to know its rank, given what it raised at `line`; None: it is."""
     if isinstance(error, KeyError) and error.args and error.args[0] in _HIDDEN and _is_of_environment(error):
-        return _refusal(f"it reads {error.args[0]} of its environment", line)
+        return _with_way_out(_distributes(f"it reads {error.args[0]} of its environment", line))
     return None
 
 
@@ -224,10 +228,14 @@ def _is_of_environment(error: KeyError) -> bool:
     return innermost is not None and innermost[0].f_globals.get("__name__") == os.__name__
 
 
-def _refusal(what: str, line: str) -> str:
+def _distributes(what: str, line: str) -> str:
+    return f"{DISTRIBUTES_ITSELF}{what} at {line}"
+
+
+def _with_way_out(told: str) -> str:
+    """Return what `_distributes` did with the command to give: in a rank, as a child's own name is another one."""
     script = os.path.basename(sys.argv[0]) or "SCRIPT"  # noqa: PTH119
-    told = f"{DISTRIBUTES_ITSELF}{what} at {line}. "
-    return told + ONE_DEVICE.format(script, "" if starts_its_ranks(told) else " --nproc 2")
+    return f"{told}. {ONE_DEVICE.format(script, '' if starts_its_ranks(told) else ' --nproc 2')}"
 
 
 def _is_trusted(asking: FrameType) -> bool:
@@ -261,7 +269,7 @@ def _refuse(patches: Patches, owner: Any, name: str, fail: Callable[[str], NoRet
         if not _is_trusted(sys._getframe(1)):
             among = kwargs.get("world_size")
             is_told = isinstance(among, int) and among > 1
-            fail(_refusal(f"{what}{AMONG}{among} ranks," if is_told else what, lines.caller()))
+            fail(_distributes(f"{what}{AMONG}{among} ranks," if is_told else what, lines.caller()))
         return original(*args, **kwargs)
 
     patches.replace(owner, name, refuse)

@@ -199,7 +199,10 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
     )
 
 
-def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(patches: Patches, tmp_path: Path) -> None:
+def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(
+    monkeypatch: pytest.MonkeyPatch, patches: Patches, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/home/launch.py"])
     refusal = environment.ChildRefusal(patches, tmp_path)
     meets = tmp_path / "meets.py"
     meets.write_text(
@@ -211,6 +214,7 @@ def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(patches: Pa
         ranks = [subprocess.Popen([sys.executable, meets, str(size), str(rank)]) for rank in range(size)]
         assert [rank.wait() != 0 for rank in ranks] == [said is not None] * size
         assert refusal.reason is None if said is None else said in (refusal.reason or "")
+    assert (refusal.reason or "").endswith("dpdoctor profile launch.py --modes native")
 
 
 def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
