@@ -174,8 +174,9 @@ class Bare:
         except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
-            said = self._refusal.reason or environment.looked_for_rank(error, script.raised_at(error))
-            self._left(said or script.failure(error) + self._protection.hint(error))
+            refused = None if self._recorder.num_steps else self._refusal.reason
+            said = refused or environment.looked_for_rank(error, script.raised_at(error))
+            self._left(said or script.failure(error) + self._protection.hint(error) + self._refusal.hint)
         else:
             self._left("")
         sys.stdout.flush()

@@ -51,6 +51,8 @@ ONE_DEVICE = (
     "or have it observed as it is: dpdoctor profile {} --modes native{}"
 )
 
+REFUSED = "; a process that it started was refused a process group: {}"
+
 # What torch says where there is no group.
 NO_GROUP = "Default process group has not been initialized, please make sure to call init_process_group."
 
@@ -185,6 +187,11 @@ class ChildRefusal:
         with contextlib.suppress(FileNotFoundError):
             return _with_way_out((self._directory / rundir.REFUSAL).read_text())
         return None
+
+    @property
+    def hint(self) -> str:
+        """Return, as the end of a message, what a script was refused that trained by itself; or nothing."""
+        return "" if self.reason is None else REFUSED.format(self.reason)
 
 
 def _tell_refusal(directory: Path, told: str) -> NoReturn:

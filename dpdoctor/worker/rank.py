@@ -216,10 +216,15 @@ class Rank(Observer):
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             at = script.raised_at(error)
-            explained = self._refusal.reason or environment.looked_for_rank(error, at) or self._mode.explain(error, at)
+            refused = None if self._steplog.num_steps else self._refusal.reason
+            explained = refused or environment.looked_for_rank(error, at) or self._mode.explain(error, at)
             # What is explained fails without any ablation as well.
             reason = explained or (
-                script.failure(error) + self._loaders.ran_out(error) + self._protection.hint(error) + self._blame(error)
+                script.failure(error)
+                + self._loaders.ran_out(error)
+                + self._protection.hint(error)
+                + self._blame(error)
+                + self._refusal.hint
             )
         with contextlib.suppress(Stop):
             self._ending.stop("failed", reason)

@@ -20,6 +20,7 @@ import pytest
 
 from dpdoctor import heartbeat, rundir
 from dpdoctor.launch import watch
+from dpdoctor.records import RankRecord
 from tests.builders.html import Elements
 from tests.commands import dpdoctor, forking, heed_ctrl_c
 from tests.faults.conftest import SCRIPTS, Profiled, arguments
@@ -171,6 +172,33 @@ def test_scripts_that_give_nothing_to_measure(profile, what, said):
     assert done.exit_code == 1
     assert said in done.mode("single")["reason"]
     assert said in done.output
+
+
+def test_a_script_that_trained_fails_by_what_it_raised_though_it_started_a_process_with_a_group(profile, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("""
+import multiprocessing, torch
+
+def evaluate():
+    torch.distributed.init_process_group("gloo", init_method="file:///nowhere", rank=0, world_size=2)
+
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    model(torch.ones(4, 3)).mean().backward()
+    optimizer.step()
+process = multiprocessing.get_context("fork").Process(target=evaluate)
+process.start()
+process.join()
+raise ValueError("of its own")
+""")
+    done = profile(str(script), *LONG, control=True)
+    raised = (
+        f"the script raised ValueError: of its own ({script}:15); a process that it started was refused a process group"
+    )
+    records = [rundir.read_json(path, RankRecord) for path in done.root.glob(f"*/rank0/{rundir.RANK}")]
+    assert {(record.reason or "").partition(": the script d")[0] for record in records} == {raised}
+    assert {path.name for path in done.root.iterdir() if path.is_dir()} == {"bare", "single", "ddp"}
 
 
 @pytest.mark.parametrize(
