@@ -191,9 +191,11 @@ class Stored:
                     raise LostError(f"rank {rank} left after {steps}")
         if waited_s > limit_s:
             missing = [rank for rank in ranks if not self._store.check([self._key(rank)])]
+            if not missing:
+                return  # they have just come, and may read what is told here already
             if self._mine:  # who comes later is to learn that this one has left
                 self._store.delete_key(self._mine.pop())
-            raise LostError(f"rank {missing[0]} did not come within {units.seconds(limit_s)}" if missing else "late")
+            raise LostError(f"rank {missing[0]} did not come within {units.seconds(limit_s)}")
 
     def _key(self, rank: int) -> str:
         return f"{_PREFIX}/{self._number}/{rank}"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,26 @@ def test_whoever_comes_too_late_learns_that_the_other_gave_up():
     first.leave(2)
     with pytest.raises(LostError, match="rank 0 left after 2 steps"):
         second.gather([0])
+
+
+def test_whoever_comes_just_when_the_other_would_give_up_is_heard(monkeypatch):
+    first, second, clock = pair()
+    store, begin_s, heard = first._store, clock(), []
+    check = store.check
+
+    def check_and_come(keys):
+        are_there = check(keys)
+        if len(keys) > 1 and clock() - begin_s > LEAST_WAIT_S and not heard:
+            heard.append(None)
+            heard.append(second.gather([2]))
+        return are_there
+
+    monkeypatch.setattr(
+        first,
+        "_store",
+        SimpleNamespace(set=store.set, get=store.get, delete_key=store.delete_key, check=check_and_come),
+    )
+    assert first.gather([1]) == heard[1] == [[1], [2]]
 
 
 def test_what_took_longer_is_waited_for_longer():
