@@ -470,23 +470,36 @@ def _stuck(command: Command, ranks: list[SeenRank], silent: list[int], timeout_s
         if rank.exit_code() is None:
             rank.send(STACKS_SIGNAL)
     time.sleep(STACKS_S)
-    reason = stuck_words([rank for rank in ranks if rank.rank in silent], timeout_s)
+    stuck, done = [rank for rank in ranks if rank.rank in silent], [rank for rank in ranks if rank.is_done()]
+    reason = stuck_words(stuck, done, timeout_s)
     command.end()
     return LaunchOutcome(status="failed", reason=reason, failed_rank=silent[0], stderr_tail=command.errors())
 
 
-def stuck_words(stuck: Sequence[SeenRank], timeout_s: float) -> str:
-    """Return where each rank stands that makes no progress: who waits for whom is seen from their lines and steps."""
-    told = []
-    for rank in stuck[: watch.MOST_TOLD]:
-        beat, frame = watch.beat_of(rank), watch.innermost_users_frame(rank.directory / rundir.STACKS)
-        steps = units.count(beat.step if beat else 0, "step")
-        told.append(
-            f"rank {rank.rank} stands at {f'{frame.file}:{frame.line}' if frame else 'an unknown line'} after {steps}"
-        )
-    more = f", and {len(stuck) - watch.MOST_TOLD} more" if len(stuck) > watch.MOST_TOLD else ""
-    standing = f"{', '.join(told)}{more}"
-    return f"no progress for {units.seconds(timeout_s)}: {standing}. {watch.EQUALLY} --timeout gives them more time"
+def stuck_words(stuck: Sequence[SeenRank], done: Sequence[SeenRank], timeout_s: float) -> str:
+    """Return where each rank stands that makes no progress: who waits for whom is seen from their lines and steps.
+
+    The others may wait for ranks that are done, too.
+    """
+    standing = [f"rank {rank.rank} stands at {_line(rank)} after {_steps(rank)}" for rank in stuck]
+    over = [f"rank {rank.rank} was done after {_steps(rank)}" for rank in done]
+    told = "; ".join(_first(words) for words in (standing, over) if words)
+    return f"no progress for {units.seconds(timeout_s)}: {told}. {watch.EQUALLY} --timeout gives them more time"
+
+
+def _line(rank: SeenRank) -> str:
+    frame = watch.innermost_users_frame(rank.directory / rundir.STACKS)
+    return f"{frame.file}:{frame.line}" if frame else "an unknown line"
+
+
+def _steps(rank: SeenRank) -> str:
+    beat = watch.beat_of(rank)
+    return units.count(beat.step if beat else 0, "step")
+
+
+def _first(told: Sequence[str]) -> str:
+    more = f", and {len(told) - watch.MOST_TOLD} more" if len(told) > watch.MOST_TOLD else ""
+    return f"{', '.join(told[: watch.MOST_TOLD])}{more}"
 
 
 def outcome_of(command: Command, ranks: Sequence[SeenRank], *, went_on: bool = False) -> LaunchOutcome:

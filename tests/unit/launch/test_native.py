@@ -337,8 +337,13 @@ def test_ranks_that_appear_late_give_a_job_no_more_time_to_prepare() -> None:
 def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Path) -> None:
     ranks = [rank(tmp_path, 0, steps=14), rank(tmp_path, 1, steps=14)]
     (tmp_path / "rank0" / rundir.STACKS).write_text(STACKS)
-    told = native.stuck_words(ranks, 20)
+    told = native.stuck_words(ranks, [], 20)
     assert "rank 0 stands at /home/me/train.py:9 after 14 steps, rank 1 stands at an unknown line after 14" in told
+
+
+def test_a_rank_that_is_done_is_told_to_those_that_wait_for_it(tmp_path: Path) -> None:
+    told = native.stuck_words([rank(tmp_path, 0, steps=29)], [rank(tmp_path, 1, steps=20)], 20)
+    assert "rank 0 stands at an unknown line after 29 steps; rank 1 was done after 20 steps. " in told
 
 
 class Ended:
