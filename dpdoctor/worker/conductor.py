@@ -36,6 +36,10 @@ OF_NO_MODULE = (
     ": {} tensors that are no module's parameters, and modules alone are wrapped. Make them parameters of an nn.Module "
     "and train by calling it"
 )
+OF_COPIES = (
+    ". {}, holds parameters that require gradients, and no optimizer holds any of them: where one steps copies of "
+    "them, such as weights in full precision, give --modes native"
+)
 NO_STEP = "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen"
 STARTED = ". Processes that it starts itself are not watched: if those train, give --modes native"
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
@@ -340,9 +344,11 @@ class Conductor:
         """Return that no module could be wrapped, and what is known of why or, where nothing is, what may be."""
         if at := self._parts.mode.passes.functional:
             return NOT_WRAPPED + FUNCTIONAL.format(at)
-        if who := self._parts.wrapping.trains_no_module():
-            return NOT_WRAPPED + OF_NO_MODULE.format(who)
-        return NOTHING_WRAPPED + self._parts.wrapping.past_graphs()
+        wrapping = self._parts.wrapping
+        copies = OF_COPIES.format(wrapping.passed_by) if wrapping.passed_by else ""
+        if who := wrapping.trains_no_module():
+            return NOT_WRAPPED + OF_NO_MODULE.format(who) + copies
+        return NOTHING_WRAPPED + wrapping.past_graphs() + copies
 
     def _refuse_unwrapped(self) -> None:
         """A module that begins to train after the proof would train unsynchronised and unseen."""

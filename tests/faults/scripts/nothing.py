@@ -1,5 +1,6 @@
 """`no_step`: trains nothing. `no_module`: trains a bare parameter, `image`: a tensor that is none. `functional`: it stands
-in for a model's parameter; `func`: so does what torch.func trains, without an optimizer.
+in for a model's parameter; `func`: so does what torch.func trains, without an optimizer. `copies`:
+copies of a model's parameters stand in the optimizer, as plain tensors or, `held_copies`, as parameters.
 
 `by_hand`: has tensors alone, and updates them without an optimizer. `short`: ends after five steps.
 """
@@ -28,12 +29,18 @@ if sys.argv[1] == "func":
     sys.exit()
 parameters = [weight] if sys.argv[1] in {"no_module", "functional"} else model.parameters()
 parameters = [image] if sys.argv[1] == "image" else parameters
+copies = [p.detach().clone() for p in model.parameters()]
+if "copies" in sys.argv[1]:
+    parameters = list(map(nn.Parameter, copies)) if sys.argv[1] == "held_copies" else copies
 optimizer = torch.optim.SGD(parameters, lr=0.1)
-for _ in range({"no_step": 0, "no_module": 10_000, "image": 10_000, "functional": 10_000, "short": 5}[sys.argv[1]]):
+for _ in range({"no_step": 0, "short": 5}.get(sys.argv[1], 10_000)):
     x = image if sys.argv[1] == "image" else torch.randn(4, 8)
     output = x @ weight if sys.argv[1] == "no_module" else model(x)
     if sys.argv[1] == "functional":
         output = torch.func.functional_call(model, {"weight": weight.t()}, x)
     optimizer.zero_grad()
     output.pow(2).mean().backward()
+    if "copies" in sys.argv[1]:
+        for copy, p in zip(optimizer.param_groups[0]["params"], model.parameters(), strict=True):
+            copy.grad, p.grad = p.grad, None
     optimizer.step()
