@@ -284,10 +284,13 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def reduces_each_micro_batch(self) -> bool:
         """Return whether a step has several micro-batches and reduces gradients in each.
 
-        What dpdoctor wraps does; what a script wraps, as far as the bytes tell that it reduces.
+        What dpdoctor wraps does; what a script wraps, as far as the bytes tell that it reduces. Where ranks split a
+        model, the bytes are of activations, too, and tell nothing.
         """
-        times = self.times_reduced if self.mode.native is not None else None
-        return self.micro_batches > 1 and (times is None or times >= REDUCED_TWICE)
+        if self.mode.native is None:
+            return self.micro_batches > 1
+        times = self.times_reduced
+        return self.micro_batches > 1 and not self.may_split_model and (times is None or times >= REDUCED_TWICE)
 
     @cached_property
     def library_backward(self) -> str:

@@ -56,10 +56,12 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     per_step = median(map(len, sizes)) / len(found.digests)
     mean_bytes = fmean(size for step in sizes for size in step) if per_step else 0.0
     needed = _needed(facts, per_step * mean_bytes)
-    if per_step <= needed or round(per_step) < FEWEST:
+    is_removed = _is_of_mode(facts, per_step) or _is_by_hand(facts, per_step)
+    # As of tensor parallelism, whose activations are each computed from the one before.
+    is_of_one_model = facts.may_split_model and not is_removed
+    if per_step <= needed or round(per_step) < FEWEST or is_of_one_model:
         return None
     claim = stats.scaled(facts.exposed_calls_share(is_small, per_step), 1 - needed / per_step)
-    is_removed = _is_of_mode(facts, per_step) or _is_by_hand(facts, per_step)
     weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
     if weighed.value < SMALL or weighed.status == "refuted":
         return None

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding, Rank
-from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
+from dpdoctor.records import TENSOR_PARALLEL, Collective, Conversion, Counters, Strategy, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
 from tests.builders import cases
@@ -134,6 +134,15 @@ def test_a_script_that_reduces_once_is_told_nothing(way: str, times: int) -> Non
     }
     found = RULE.check(cases.case("native", world_size=2, of=accumulating(4), ablations={}, **fields))
     assert (found is None) == (times == 1)
+
+
+@pytest.mark.parametrize("ways", [(TENSOR_PARALLEL,), ("ddp", TENSOR_PARALLEL)])
+def test_what_ranks_that_split_a_model_reduce_may_be_activations(ways: tuple[str, ...]) -> None:
+    model = WrappedModule(name="Net", line="train.py:9", num_parameters=2_000, trainable_bytes=8_000)
+    conversion = Conversion(modules=(model,), strategies=tuple(Strategy(name=name) for name in ways), num_threads=1)
+    counters = Counters(operators=1, inputs=(), collectives={"all_reduce": Collective(count=30, num_bytes=32_000)})
+    fields = {"native": cases.OWN, "conversion": conversion, "counters": counters, "ablations": {}}
+    assert RULE.check(cases.case("native", world_size=2, of=accumulating(4), **fields)) is None
 
 
 def test_a_step_that_trains_one_of_two_models_reduces_no_less_often() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
-from dpdoctor.records import Collective, Conversion, Counters, WrappedModule
+from dpdoctor.records import TENSOR_PARALLEL, Collective, Conversion, Counters, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
 from tests.builders import cases
@@ -91,6 +91,9 @@ SILENT = {
         "ddp", *pair([("all_reduce", 4_000, 5, 5)] * 4, buckets=BUCKETS[:1])
     ),
     "refuted": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.0, 0.02)}),
+    "activations of ranks that split a model, each of which needs the one before": case(
+        "native", *pair([SMALL] * 40), native=cases.OWN, conversion=cases.in_way(TENSOR_PARALLEL), ablations={}
+    ),
     **real_cases(v100="v100x2_ddp_rank1.json.gz", a100="a100x2_ddp_rank0_collective_args.json.gz"),
 }
 
