@@ -33,6 +33,7 @@ from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
 from dpdoctor.worker.protection import PYTHON, Protection
 from dpdoctor.worker.setup import Place
+from dpdoctor.worker.timing.phases import FORWARD
 from dpdoctor.worker.wrap.autograd import (
     MOST_LOOKS,
     Repeats,
@@ -153,8 +154,11 @@ class Rank(Observer):
         return 0 if self._ending.status == "ok" else 1
 
     def _before_backward(self, tensors: Any, with_graph: bool, keeps_graph: bool) -> None:
+        passes = self._mode.passes
         if with_graph:
-            note_graph(self._mode.passes)
+            note_graph(passes)
+        if not passes.in_forward and self._phases.is_in(FORWARD):
+            passes.in_forward = lines.caller()
         open_passes = self._watch.open_passes
         if keeps_graph or not open_passes:
             self._repeats.before_backward(

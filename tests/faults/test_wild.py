@@ -133,6 +133,14 @@ def test_a_method_that_runs_the_backward_pass_too_fails_in_ddp_and_warns_in_sing
     assert "Net.fit" in done.mode("ddp")["reason"]
 
 
+def test_a_forward_that_runs_the_backward_pass_returns_too_late_for_wrappers(profile):
+    done = profile("wild_backward_inside.py", "--modes", "single,ddp,fsdp", "--keep-going", *SHORT)
+    assert done.mode("single")["status"] == "ok"
+    line = f"the backward pass at {done.summary['script']['path']}:15 begins inside of the model's forward"
+    for name in ("ddp", "fsdp"):
+        assert line in done.mode(name)["reason"]
+
+
 @pytest.mark.parametrize(("steps", "status"), [(14, "ok"), (6, "failed")])
 def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_proved(profile, steps, status):
     done = profile("folds.py", "--modes", "single,ddp", *SHORT, "--warmup", "5", args=[str(steps)])

@@ -82,6 +82,7 @@ class Passes:
         past_method: the method of a model, like Model.loss, by which it goes past; empty: none is known.
         with_graph: a backward pass, or torch.autograd.grad, makes a graph of its own (create_graph=True).
         with_step: an optimizer takes its step inside of a backward pass.
+        in_forward: a backward pass begins inside of a model's forward.
         functional: torch.func.functional_call runs a module on other tensors than its parameters.
         num_ended: how many backward passes have ended.
     """
@@ -92,6 +93,7 @@ class Passes:
     past_method: str = ""
     with_graph: str = ""
     with_step: str = ""
+    in_forward: str = ""
     functional: str = ""
     num_ended: int = 0
 
@@ -108,6 +110,15 @@ class Passes:
             f": the script trains through {self.past_method}, and the backward pass at {self.past} goes past it, by a "
             "reference taken before training or through another method. In every step call it by its name, as "
             f"model.{self.past_method.rpartition('.')[2]}(...)"
+        )
+
+    def before_return(self) -> str:
+        """Return which backward pass no wrapper is ready for, as the end of a sentence; or nothing."""
+        if not self.in_forward:
+            return ""
+        return (
+            f": the backward pass at {self.in_forward} begins inside of the model's forward, and parallel wrappers "
+            "follow one that begins after it. Let the forward return the loss, and call backward() on that"
         )
 
     def past_hooks(self) -> str:

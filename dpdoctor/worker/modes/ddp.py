@@ -51,8 +51,10 @@ RETURNS_NONE = (
 )
 # Sparse gradients, as of nn.Embedding(sparse=True), are reduced apart, and counted with the whole parameter's bytes.
 _REDUCING = ("all_reduce", "sparse_all_reduce")
-# What the reducer says when a gradient comes twice, or not at all, after one forward.
-_LOST_COUNT = re.compile(r"mark a variable ready only once|finished reduction in the prior iteration")
+# What the reducer says when a gradient comes twice, or not at all, after one forward, or before it has returned.
+_LOST_COUNT = re.compile(
+    r"mark a variable ready only once|finished reduction in the prior iteration|must NOT be called during autograd"
+)
 _WITHOUT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
@@ -202,7 +204,7 @@ class DDP(Mode):
                 "the gradients. Step after backward()"
             )
         if self.passes.by_grad or not repeated:
-            return self.passes.past_hooks() or self.passes.past_call()
+            return self.passes.past_hooks() or self.passes.before_return() or self.passes.past_call()
         return (
             f": the backward pass at {repeated} goes through a forward that another one went through before, and "
             "DistributedDataParallel reduces in the first alone. Call the model once for each, or add the losses up"

@@ -239,7 +239,8 @@ class FSDP(Mode):
         left = next((shards.root for shards in self._shards.values() if _has_whole_gradients(shards.root)), None)
         if left is None:
             return ""
-        return self.passes.past_call() or _PAST_OUTPUTS.format(type(left).__name__.removeprefix("FSDP"))
+        past_outputs = _PAST_OUTPUTS.format(type(left).__name__.removeprefix("FSDP"))
+        return self.passes.before_return() or self.passes.past_call() or past_outputs
 
     def _gathered(self, evidence: Evidence) -> Check:
         passes = [(unit, times) for module, times in evidence.forwards.items() for unit in self._units.get(module, ())]
