@@ -245,6 +245,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     `asks_rank`: the line, or the library with its line, that asked for its rank and was answered as if there were one
     process, where ranks train on the same samples: with its rank it may draw others. Empty: none asked.
     `made_anew`: why a model's forward passes are not seen, as where no module stays for it; empty: they are.
+    `uncounted`: why samples are not counted; empty: they are, or it is not known.
     """
 
     modules: tuple[WrappedModule, ...] = ()
@@ -264,6 +265,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     drawn_alike: tuple[str, ...] = ()
     alike_by_seed: tuple[str, ...] = ()
     asks_rank: str = ""
+    uncounted: str = ""
 
     @property
     def exchanges_nothing(self) -> bool:

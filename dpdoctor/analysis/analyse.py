@@ -181,8 +181,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
     of_shown = speaking.windows()
     records = [rank.record for rank in speaking.ranks if rank.record]
     first = records[0] if records else None
-    inputs = first.counters.inputs if first is not None and first.counters is not None else ()
-    count = counting(windows, header.spec.samples_per_step, inputs)
+    count = counting(windows, header.spec.samples_per_step, first)
     samples = count.samples
     reason = _why_unmeasured(speaking, spec, explain=header.spec.recording.explain)
     step = _over_launches(windows, Window.step, "s", reason)

@@ -24,8 +24,8 @@ GIVEN, DRAWN, ENTERED = (
     "indices drawn by the loader",
     "first tensor of forward",
 )
-NONE_COUNTED = "no step's samples could be counted; give --samples-per-step"
-UNCOUNTED = "the samples of some steps could not be counted; give --samples-per-step"
+NONE_COUNTED = "no step's samples could be counted{}; give --samples-per-step"
+UNCOUNTED = "the samples of some steps could not be counted{}; give --samples-per-step"
 UNRECONCILED = (
     "{} trained on {} rows where the loader's batches have {} samples, and it cannot be told whether rows are samples "
     "of which some were left out, or hold several each; give --samples-per-step"
@@ -61,22 +61,23 @@ class Counting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counting(
-    launches: Sequence[Sequence[Window]], samples_per_step: int | None, inputs: Sequence[InputTensor] = ()
+    launches: Sequence[Sequence[Window]], samples_per_step: int | None, first: RankRecord | None = None
 ) -> Counting:
     """Return where samples are counted: the user's word, else loaders' indices that were trained on, else forwards.
 
-    `inputs` entered the first forward of a step.
+    `first`: of a rank that tells what entered the first forward of a step, and why samples are not counted.
     """
     steps = [step for launch in launches for window in launch for rank in window.ranks for step in rank.counted]
     if samples_per_step is not None:
         check = Check(name=CHECK, ok=None, text=NO_PROOF) if steps else None
         return Counting(source=GIVEN, samples=lambda _: samples_per_step, check=check)
     if not any(step.samples_drawn for step in steps):
-        return _by_rows(steps)
+        return _by_rows(steps, _why_of(first))
     if _takes_several_steps_to_a_batch(steps):
         text = f"{_entered(steps)}; the script takes several steps on each batch: rows that entered count"
         return Counting(source=ENTERED, samples=_rows, check=Check(name=CHECK, ok=True, text=text))
-    unknown = _why_unknown(steps) or _why_items_may_be_batches(steps, inputs)
+    inputs = first.counters.inputs if first is not None and first.counters is not None else ()
+    unknown = _why_unknown(steps, _why_of(first)) or _why_items_may_be_batches(steps, inputs)
     num_windows = sum(map(len, launches))
     return Counting(
         source=DRAWN,
@@ -84,6 +85,11 @@ def counting(
         check=Check(name=CHECK, ok=None if unknown else True, text=unknown or _proof(steps, num_windows)),
         unknown=unknown,
     )
+
+
+def _why_of(first: RankRecord | None) -> str:
+    """Return what a rank says of why samples are not counted, as what follows after that."""
+    return f": {first.conversion.uncounted}" if first is not None and first.conversion.uncounted else ""
 
 
 def _drawn(step: StepRecord) -> int:
@@ -94,11 +100,11 @@ def _rows(step: StepRecord) -> int:
     return step.samples_entered
 
 
-def _by_rows(steps: Sequence[StepRecord]) -> Counting:
+def _by_rows(steps: Sequence[StepRecord], why: str) -> Counting:
     """Return the counting of a script whose training no loader feeds that counts; it has nothing to be held against."""
     unknown = None
     if not all(step.samples_entered for step in steps):
-        unknown = UNCOUNTED if any(step.samples_entered for step in steps) else NONE_COUNTED
+        unknown = (UNCOUNTED if any(step.samples_entered for step in steps) else NONE_COUNTED).format(why)
     check = None
     if steps:
         text = unknown or f"{_entered(steps)}; no loader counts samples that this could be compared with"
@@ -114,9 +120,9 @@ def _takes_several_steps_to_a_batch(steps: Sequence[StepRecord]) -> bool:
     )
 
 
-def _why_unknown(steps: Sequence[StepRecord]) -> str | None:
+def _why_unknown(steps: Sequence[StepRecord], why: str) -> str | None:
     if not all(step.samples_drawn for step in steps):
-        return UNCOUNTED
+        return UNCOUNTED.format(why)
     odd = [step for step in steps if not step.reconciled]
     if len(odd) <= MOST_ODD_SHARE * len(steps):
         return None

@@ -182,6 +182,7 @@ class Report:
             asks_rank=self._asks_rank(),
             strategies=self.strategies(),
             made_anew=sources.wrapping.made_anew,
+            uncounted=sources.tally.uncounted(),
         )
 
     def _alike_by_seed(self) -> tuple[str, ...]:

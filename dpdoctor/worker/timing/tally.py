@@ -550,13 +550,22 @@ class Tally:
         found = max(self._fed_backwards, min(in_parts, self._backwards)) or self._backwards
         return min(found, self._least_passes or found)
 
+    def _loaders_tell(self) -> bool:
+        return self.loaders_count and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE
+
+    def uncounted(self) -> str:
+        """Return why samples are not counted; empty: they are, or it is not known yet."""
+        if self._loaders_tell():
+            return ""
+        return self._uncounted or (UNSEEN if self._unentered >= LEAST_STEPS_TO_DOUBT else "")
+
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
-        if self.loaders_count and self._undrawn < LEAST_STEPS_TO_DOUBT and self._uncounted != UNSURE:
+        if self._loaders_tell():
             is_usual = self._steps_as_views > min(LEAST_STEPS_TO_DOUBT, self._laps / 2)
             return (AS_VIEWS.format(*self._as_views),) if is_usual else ()
-        if self._uncounted or self._unentered >= LEAST_STEPS_TO_DOUBT:
-            return (UNCOUNTED.format(self._uncounted or UNSEEN),)
+        if why := self.uncounted():
+            return (UNCOUNTED.format(why),)
         if not self._most_entered:
             return ()
         more = IN_PASSES.format(self._most_passes) if self._most_passes > 1 else ""

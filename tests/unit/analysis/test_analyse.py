@@ -424,7 +424,7 @@ class TestMissing:
         steps = [step(100, samples_drawn=0, samples_entered=entered) for entered in (4, 4, 0, 4)]
         mode = single(launch(rank(steps, [window(400)])))
         assert (mode.throughput.value, mode.batch.per_device) == (None, None)
-        assert mode.throughput.reason == UNCOUNTED
+        assert mode.throughput.reason == UNCOUNTED.format("")
         assert "--samples-per-step" in UNCOUNTED
         assert mode.step.value == pytest.approx(0.1)
 

@@ -6,9 +6,10 @@ from msgspec.structs import replace
 from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.base.launches import RankWindow, Window
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, NONE_COUNTED, UNCOUNTED, Counting, counting
-from dpdoctor.records import InputTensor, StepRecord
+from dpdoctor.records import Conversion, InputTensor, StepRecord
 from dpdoctor.report.words import standing
 from tests.builders import records, specs
+from tests.builders.counted_modes import COUNTERS
 from tests.builders.records import launch, rank, step, window
 
 STEP = StepRecord(
@@ -27,10 +28,17 @@ STEP = StepRecord(
 
 
 def count(
-    *steps: StepRecord, num_windows: int = 2, given: int | None = None, inputs: tuple[InputTensor, ...] = ()
+    *steps: StepRecord,
+    num_windows: int = 2,
+    given: int | None = None,
+    inputs: tuple[InputTensor, ...] = (),
+    uncounted: str = "",
 ) -> Counting:
     rank = RankWindow(window=records.window(100), counted=steps, steady=steps)
-    return counting([[Window(ranks=(rank, rank))] * num_windows], given, inputs)
+    says = records.rank(
+        [], [], counters=replace(COUNTERS, inputs=inputs), conversion=Conversion(uncounted=uncounted)
+    ).record
+    return counting([[Window(ranks=(rank, rank))] * num_windows], given, says)
 
 
 def taken(**changes: object) -> StepRecord:
@@ -106,8 +114,8 @@ def test_one_odd_step_of_many_changes_nothing() -> None:
 
 
 def test_a_step_on_nothing_is_not_counted() -> None:
-    assert count(STEP, taken(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED
-    assert count(taken(samples_entered=20), taken(samples_drawn=0, samples_entered=20)).unknown == UNCOUNTED
+    assert count(STEP, taken(samples_drawn=0, samples_entered=0)).unknown == UNCOUNTED.format("")
+    assert count(taken(samples_entered=20), taken(samples_drawn=0, samples_entered=20)).unknown == UNCOUNTED.format("")
 
 
 @pytest.mark.parametrize("rows", [32, 8])
@@ -122,8 +130,17 @@ def test_without_a_loader_there_is_nothing_to_compare_with() -> None:
     found = count(*[taken(samples_drawn=0)] * 4)
     assert (found.source, found.unknown, found.check.ok if found.check else True) == (ENTERED, None, None)
     none = taken(samples_drawn=0, samples_entered=0)
-    assert count(none).unknown == NONE_COUNTED
-    assert count(none, taken(samples_drawn=0)).unknown == UNCOUNTED
+    assert count(none).unknown == NONE_COUNTED.format("")
+    assert count(none, taken(samples_drawn=0)).unknown == UNCOUNTED.format("")
+
+
+def test_why_samples_are_not_counted_is_told_with_their_throughput() -> None:
+    none = taken(samples_drawn=0, samples_entered=0)
+    assert count(none, uncounted="the model is called with a list").unknown == (
+        "no step's samples could be counted: the model is called with a list; give --samples-per-step"
+    )
+    some = count(STEP, none, uncounted="the model is called with a list").unknown
+    assert some == UNCOUNTED.format(": the model is called with a list")
 
 
 def test_the_users_word_counts_and_is_not_proved() -> None:

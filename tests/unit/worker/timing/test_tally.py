@@ -404,7 +404,7 @@ def test_turns_of_different_size_are_not_counted_from_then_on() -> None:
     turn(tally, 4)
     assert tally.lap().samples_entered == 0
     (remark,) = tally.remarks()
-    assert remark == UNCOUNTED.format(NOT_ALIKE)
+    assert (remark, tally.uncounted()) == (UNCOUNTED.format(NOT_ALIKE), NOT_ALIKE)
 
 
 def test_what_is_no_tensor_is_not_counted() -> None:
