@@ -18,7 +18,9 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from dpdoctor import rundir, units
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import Device
 from dpdoctor.spec import WorkerTask
+from dpdoctor.worker.base.lines import is_users
 from dpdoctor.worker.base.patches import Patches
 
 _OURS = ("torch", "numpy", "dpdoctor")
@@ -155,6 +158,7 @@ class Seeding:
         self._rank = rank
         self._by_script: set[str] = set()
         self._at_first: dict[str, int] = {}
+        self._is_importing = False
         self.is_apart = False
 
     def watch(self, patches: Patches) -> None:
@@ -162,10 +166,12 @@ class Seeding:
         self._at_first = _digests(_SOWERS)
         for name, owner, attribute in (
             ("torch", torch, "manual_seed"),
+            ("torch", torch.random, "manual_seed"),
             ("numpy", np.random, "seed"),
             ("random", random, "seed"),
         ):
             patches.replace(owner, attribute, self._noting(name, getattr(owner, attribute)))
+        patches.replace(SourceFileLoader, "exec_module", self._passing_over(SourceFileLoader.exec_module))
 
     def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -175,6 +181,24 @@ class Seeding:
             return original(*args, **kwargs)
 
         return seed
+
+    def _passing_over(self, execute: Callable[[SourceFileLoader, ModuleType], None]) -> Callable[..., None]:
+        """Return a function that executes a module: what an installed one draws meanwhile picks no samples."""
+
+        @functools.wraps(execute)
+        def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:
+            if self._is_importing or is_users(loader.path):
+                execute(loader, module)
+                return
+            self._is_importing, before = True, _digests(self.unseeded)
+            try:
+                execute(loader, module)
+            finally:
+                self._is_importing = False
+                undrawn = [name for name, state in before.items() if state == self._at_first[name]]
+                self._at_first |= _digests(undrawn)
+
+        return exec_module
 
     @property
     def unseeded(self) -> tuple[str, ...]:

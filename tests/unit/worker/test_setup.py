@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -71,6 +74,11 @@ def test_what_a_script_seeds_is_its_own(seeding: Seeding) -> None:
     assert torch.initial_seed() == 3
 
 
+def test_a_script_may_call_what_seeds_by_its_other_name(seeding: Seeding) -> None:
+    torch.random.manual_seed(3)
+    assert seeding.unseeded == ("numpy", "random")
+
+
 def test_what_dpdoctor_and_torch_seed_is_not_the_scripts(seeding: Seeding) -> None:
     seed_all(5)
     exec("import random; random.seed(1)", {"__name__": "dpdoctor.worker.data.loaders"})
@@ -116,4 +124,18 @@ def test_what_was_drawn_and_nobody_seeded_is_known(seeding: Seeding) -> None:
     assert seeding.used() == ()
     random.random()
     np.random.random()
+    assert seeding.used() == ("random",)
+
+
+@pytest.mark.parametrize(("folder", "used"), [("site-packages", ()), ("project", ("random",))])
+def test_what_an_installed_module_draws_when_it_is_imported_is_not_the_scripts(
+    seeding: Seeding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, used: tuple[str, ...]
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "drawing_module.py").write_text("import random\nrandom.random()\n")
+    monkeypatch.syspath_prepend(tmp_path / folder)
+    monkeypatch.delitem(sys.modules, "drawing_module", raising=False)
+    importlib.import_module("drawing_module")
+    assert seeding.used() == used
+    random.random()
     assert seeding.used() == ("random",)
