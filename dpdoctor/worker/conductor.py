@@ -321,9 +321,9 @@ class Conductor:
             counters = replace(self._proof.counters(inputs), micro_batches=sum(parts.watch.forwards.values()))
             parts.watch.entered.forward(inputs)
         parts.watch.entered.step_ended()
-        checks = self._proof.checks(
-            parts.mode, counters, dict(parts.watch.forwards), parts.wrapping.unwrapped(), parts.agreement
-        )
+        forwards, made_late = dict(parts.watch.forwards), parts.wrapping.made_late()
+        unwrapped = parts.wrapping.unwrapped()
+        checks = self._proof.checks(parts.mode, counters, forwards, unwrapped, parts.agreement, made_late=made_late)
         parts.report.proved(checks, counters, self._proof.touched)
         self._note_unseen(counters)
         failed = next((check for check in checks if check.ok is False), None)

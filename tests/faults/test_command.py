@@ -126,3 +126,13 @@ def test_a_fetching_thread_and_a_parameter_outside_of_every_module(profile):
     assert done.mode("ddp")["status"] == "failed"
     assert "outside of every module that the script calls" in done.mode("ddp")["reason"]
     assert done.mode("ddp")["reason"].endswith("an nn.Parameter, of a module that is called")
+
+
+def test_a_parameter_that_a_model_makes_in_its_first_forward_is_left_out_by_parallel_wrappers(profile):
+    done = profile("made_in_forward.py", "--modes", "single,ddp,fsdp", *SHORT)
+    assert done.mode("single")["status"] == "ok"
+    for name in ("ddp", "fsdp"):
+        mode = done.mode(name)
+        assert mode["status"] == "failed"
+        assert "made when its model was wrapped already, at its first training forward: weight" in mode["reason"], name
+        assert "in `__init__`" in mode["reason"]

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from dpdoctor.worker.base.patches import Patches
 
+MADE_LATE = (
+    "made when its model was wrapped already, at its first training forward: {}. Parallel wrappers leave it out; make "
+    "it in `__init__`"
+)
+
 
 def _unheard(text: str) -> None:
     """Take no note of a warning."""
@@ -54,6 +59,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         checksums: per rank, of all trained parameters, bit for bit.
         moved: whether they changed since conversion.
         unwrapped: names of trained parameters that no wrapped unit holds.
+        made_late: one of them that its model was given when it was wrapped already; empty: none was.
         forwards: training forwards of that step, the first after each backward, by id of the module.
         gradient_bytes: of every gradient that the step accumulated, each time it did.
         accumulated: how often it did, by id of the parameter.
@@ -68,6 +74,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     gradient_bytes: int
     accumulated: Mapping[int, int]
     counters: Counters
+    made_late: str = ""
     replaced: bool = False
 
 
@@ -203,7 +210,10 @@ class Mode:
                 Check(name="modules", ok=True, text="every trained parameter belongs to a module that the script calls")
             ]
         # Alone, a parameter outside of every module trains as well as any other; ranks would each train their own.
+        ok = False if self.distributed else None
+        if evidence.made_late:
+            return [Check(name="modules", ok=ok, text=f"trained, but {MADE_LATE.format(evidence.made_late)}")]
         text = f"trained, but outside of every module that the script calls: {evidence.unwrapped[0]}"
         if self.distributed:
             text += ". Set it as an attribute, an nn.Parameter, of a module that is called"
-        return [Check(name="modules", ok=False if self.distributed else None, text=text)]
+        return [Check(name="modules", ok=ok, text=text)]

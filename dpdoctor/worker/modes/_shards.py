@@ -39,8 +39,13 @@ class Shards:
         root._get_fsdp_state()._lazy_init()
         self.root = root
         self.parameters = frozenset(map(id, root.parameters()))
+        self._names = frozenset(dict(root.named_parameters()))
         self._parts: list[nn.Module] = []
         self._route(root, root)
+
+    def made_late(self) -> str:
+        """Return the name of a parameter that the module was given since; empty: of none."""
+        return next((name for name, _ in self.root.named_parameters() if name not in self._names), "")
 
     def method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method of the module, to be called without gradients."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.records import Check
-from dpdoctor.worker.base.mode import ConversionError, Evidence, Mode, WrapOptions
+from dpdoctor.worker.base.mode import MADE_LATE, ConversionError, Evidence, Mode, WrapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,8 @@ BYTES_WITHIN = 0.02
 # Where torch raises, and what it says, when plain and sharded tensors meet.
 _TORCH, _SHARDING = "/torch/", "/torch/distributed/"
 _SHARDED = re.compile(r"DTensor|FSDP|sharded|redistribute|device mesh|tensor subclasses|invalid python storage")
+# Of what the script's own class has not either.
+_MISSING = re.compile(r"^'FSDP\w+' object has no attribute ")
 # What autograd says where it meets parameters that were gathered and let go of again; with a graph of gradients it may
 # also find that they are not in it.
 _LET_GO = re.compile(r"setStorage: .* storage of size 0|data is not allocated yet")
@@ -160,15 +162,21 @@ class FSDP(Mode):
                 "Train them in one type, or name with --fsdp-wrap units of one type each; in ddp they may differ"
             )
         frames = traceback.extract_tb(error.__traceback__)
-        if _SHARDING not in frames[-1].filename and not _SHARDED.search(str(error)):
+        if _SHARDING not in frames[-1].filename and not _SHARDED.search(_MISSING.sub("", str(error))):
             return None
         path, _, number = line.rpartition(":")
         source = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
         theirs = (of for of in reversed(frames) if _TORCH not in of.filename and not lines.is_ours(of.filename))
         inner = next((f"{of.filename}:{of.lineno}" for of in theirs), line)
         inside = "" if inner == line else f" at {inner}"
-        found = self._called_alone(error) or f"{line} does `{source}`, which needs them whole{inside} ({what})"
+        found = self._made_late(f"{what} at {line}") or self._called_alone(error)
+        found = found or f"{line} does `{source}`, which needs them whole{inside} ({what})"
         return f"FSDP shards parameters; {found}"
+
+    def _made_late(self, what: str) -> str:
+        """Return that a parameter was made too late to be sharded, where one was, and what was raised; or nothing."""
+        late = next(filter(None, (shards.made_late() for shards in self._shards.values())), "")
+        return f"one was {MADE_LATE.format(late)} ({what})" if late else ""
 
     def _called_alone(self, error: BaseException) -> str:
         """Return that an error came out of a part of a sharded model, past any call of the whole; or nothing."""

@@ -115,6 +115,8 @@ class Proof:
         forwards: dict[int, int],
         unwrapped: tuple[str, ...],
         agreement: Agreement,
+        *,
+        made_late: str,
     ) -> tuple[Check, ...]:
         """Return the mode's checks, alike on all ranks: a check that fails on one rank has failed."""
         after = checksum(self._parameters)
@@ -122,6 +124,7 @@ class Proof:
             checksums=tuple(numbers[0] for numbers in agreement.gather([after])),
             moved=self._before != after,
             unwrapped=unwrapped,
+            made_late=made_late,
             forwards=forwards,
             gradient_bytes=self._gradient_bytes,
             accumulated=self.touched,

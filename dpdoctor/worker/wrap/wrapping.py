@@ -538,14 +538,25 @@ class Wrapping:
 
     def unwrapped(self) -> tuple[str, ...]:
         """Return trained parameters that have a gradient but belong to no wrapped module, by shape."""
-        wrapped = {id(p) for p in self.parameters()}
         return tuple(
-            f"a parameter of shape {tuple(p.shape)} in {type(optimizer).__name__}"
+            f"a parameter of shape {tuple(p.shape)} in {type(optimizer).__name__}" for optimizer, p in self._unwrapped()
+        )
+
+    def made_late(self) -> str:
+        """Return one of them that a wrapped module was given since, by name; else nothing."""
+        late = {id(p) for _, p in self._unwrapped()}
+        named = ((one.name, *entry) for one in self._wrapped for entry in one.module.named_parameters())
+        return next((f"{name} of {module}" for module, name, p in named if id(p) in late), "")
+
+    def _unwrapped(self) -> list[tuple[Optimizer, nn.Parameter]]:
+        wrapped = {id(p) for p in self.parameters()}
+        return [
+            (optimizer, p)
             for optimizer in self._optimizers()
             for group in optimizer.param_groups
             for p in group["params"]
             if p.grad is not None and id(p) not in wrapped
-        )
+        ]
 
     def num_left_behind(self) -> int:
         """Return how many modules are wrapped of which no optimizer of the script's holds a parameter any more."""

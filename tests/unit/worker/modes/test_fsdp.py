@@ -91,6 +91,16 @@ def test_parameters_of_several_types_in_a_unit_are_why_fsdp_cannot_train_it() ->
     assert "needs them whole" not in told
 
 
+def test_what_the_scripts_own_class_has_not_is_no_matter_of_fsdp() -> None:
+    def explained(text: str) -> str | None:
+        with pytest.raises(AttributeError) as raised:
+            raise AttributeError(text)
+        return FSDP().explain(raised.value, "train.py:9")
+
+    assert explained("'FSDPNet' object has no attribute 'module'") is None
+    assert explained("'DTensor' object has no attribute 'module'") is not None
+
+
 def test_where_a_library_needs_parameters_whole_its_line_is_told_beside_the_scripts() -> None:
     held: dict[str, Any] = {}
     raises = "def fit():\n    raise RuntimeError('mixed torch.Tensor and DTensor')"

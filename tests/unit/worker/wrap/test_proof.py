@@ -100,7 +100,7 @@ def proved(act: Callable[[nn.Module], None]) -> tuple[Evidence, tuple[Check, ...
     act(module)
     proof.stop()
     mode = Noting()
-    checks = proof.checks(mode, NO_COUNTERS, {}, (), Alone())
+    checks = proof.checks(mode, NO_COUNTERS, {}, (), Alone(), made_late="")
     gradients_after = proof._gradient_bytes
     module(torch.ones(2, 3)).mean().backward()
     assert proof._gradient_bytes == gradients_after, "the hooks are gone"
@@ -170,7 +170,7 @@ def test_what_failed_on_one_rank_failed_on_all() -> None:
     proof = Proof(list(module.parameters()))
     train(module)
     proof.stop()
-    (check,) = proof.checks(Noting(), NO_COUNTERS, {}, (), OtherRankFailed())
+    (check,) = proof.checks(Noting(), NO_COUNTERS, {}, (), OtherRankFailed(), made_late="")
     assert check.ok is False
     assert check.text.startswith("failed on rank 1")
 
