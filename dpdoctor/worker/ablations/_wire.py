@@ -36,6 +36,7 @@ NOT_COUNTED = (
     "torch does not count the collectives of this backend, so that nothing would show what the ablation leaves out"
 )
 NOTHING = "no step so far exchanges gradients or parameters"
+SENT = "ranks send each other tensors, and nothing can take the place of what a rank receives"
 UNALIKE = "rank {} exchanges gradients or parameters elsewhere than rank 0 does: {}"
 AMBIGUOUS = "{} exchanges parameters of one element, and other numbers, too: which of them to leave out is not known"
 COMPILED = "DistributedDataParallel is compiled as a whole: whether it reduces is fixed in what was compiled"
@@ -144,7 +145,9 @@ class Wire:
         unclear = next((site for site in payload if site.is_ambiguous), None)
         if unclear is not None:
             return AMBIGUOUS.format(unclear.words)
-        return None if payload or wrappers else NOTHING
+        if payload or wrappers:
+            return None
+        return SENT if self.exchanges.kinds["send"] else NOTHING
 
     def cut(self) -> None:
         """From here on ranks exchange nothing but flags and the like."""

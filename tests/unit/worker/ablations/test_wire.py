@@ -137,6 +137,14 @@ def test_ranks_that_only_exchange_a_loss_have_nothing_to_leave_out(exchanges: Ex
     assert found.unfit() == wires.NOTHING
 
 
+def test_what_ranks_send_each_other_is_not_said_to_be_nothing(exchanges: Exchanges) -> None:
+    found = wire_of(exchanges, nn.Linear(30, 10))
+    exchanges.kinds["send"] += 1
+    issued(exchanges)
+    found.settle(Alone(), None)
+    assert found.unfit() == wires.SENT
+
+
 class Other(Alone):
     """A second rank, which exchanges nothing anywhere."""
 
