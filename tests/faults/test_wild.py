@@ -141,6 +141,14 @@ def test_a_forward_that_runs_the_backward_pass_returns_too_late_for_wrappers(pro
         assert line in done.mode(name)["reason"]
 
 
+def test_what_a_backward_pass_computes_once_more_is_no_other_model(profile):
+    done = profile("wild_adjoint.py", "--modes", "single,ddp", *SHORT)
+    assert done.exit_code == 0, done.output
+    for name in ("single", "ddp"):
+        assert [unit["name"] for unit in done.mode(name)["conversion"]["modules"]] == ["Net"]
+        assert not done.record(name).conversion.warnings
+
+
 @pytest.mark.parametrize(("steps", "status"), [(14, "ok"), (6, "failed")])
 def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_proved(profile, steps, status):
     done = profile("folds.py", "--modes", "single,ddp", *SHORT, "--warmup", "5", args=[str(steps)])

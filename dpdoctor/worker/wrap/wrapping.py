@@ -24,6 +24,7 @@ from dpdoctor.records import RUNS_AS_PYTHON, WrappedModule
 from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.mode import ConversionError, Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches, around_compiled
+from dpdoctor.worker.timing.phases import BACKWARD
 from dpdoctor.worker.wrap.calls import (
     CALL,
     Compilations,
@@ -155,7 +156,8 @@ class Wrapping:
                 is_wrapped = isinstance(module._compiled_call_impl, Redirect)
                 if is_wrapped:
                     self._passed_over.pop(id(self._compilations.inner(module)), None)
-                is_new = not is_wrapped and not self._is_part(module)
+                # What a backward pass calls it computes once more, as checkpointing and adjoint methods do.
+                is_new = not (is_wrapped or self._watch.phases.is_in(BACKWARD) or self._is_part(module))
                 if is_wrapped and len(self._wrapped) > 1:
                     self._release_parts_of(self._compilations.inner(module))
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
