@@ -130,7 +130,9 @@ def package_versions() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+            # None: of one whose installation broke off.
+            if (version := importlib.metadata.version(name)) is not None:
+                found[name] = version
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +12,6 @@ from dpdoctor.errors import TraceError
 
 MAX_BYTES = 2 << 30
 CHUNK_BYTES = 1 << 18
-_AHEAD = 8  # chunks
 _COMPRESSED_BYTES = 1 << 16  # what a decompressor leaves of it is copied
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = zlib.MAX_WBITS | 16
@@ -45,7 +43,7 @@ class Stream:
             with self.path.open("rb") as file:
                 is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
                 file.seek(0)
-                for chunk in _ahead(self._decompressed(file)) if is_gzip else iter(lambda: file.read(CHUNK_BYTES), b""):
+                for chunk in self._decompressed(file) if is_gzip else iter(lambda: file.read(CHUNK_BYTES), b""):
                     self._count(chunk)
                     yield chunk
         except OSError as error:
@@ -76,14 +74,3 @@ class Stream:
                     member, is_begun = zlib.decompressobj(_GZIP), False
         if is_begun:
             self.damage = "the gzip data are cut short"
-
-
-def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what another thread takes meanwhile from an iterator: zlib does not hold the interpreter's lock."""
-    from concurrent.futures import ThreadPoolExecutor  # here: --help needs none
-
-    with ThreadPoolExecutor(1) as thread:
-        coming = deque(thread.submit(next, chunks, b"") for _ in range(_AHEAD))
-        while chunk := coming.popleft().result():
-            coming.append(thread.submit(next, chunks, b""))
-            yield chunk

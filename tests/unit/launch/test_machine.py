@@ -87,6 +87,13 @@ def test_the_fingerprint_tells_what_must_be_alike(tmp_path: Path) -> None:
     assert machine.fingerprint(None, {}).script_sha256 is None
 
 
+def test_a_package_whose_installation_broke_off_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy-2.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "numpy" not in machine.package_versions()
+    assert "torch" in machine.package_versions()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import threading
 from pathlib import Path
 
 import pytest
@@ -40,17 +39,6 @@ def test_chunks_stay_small_however_well_a_file_compresses(tmp_path: Path) -> Non
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(bytes(20 << 20)))
     assert max(map(len, Stream(path))) <= CHUNK_BYTES
-
-
-def test_a_file_that_nobody_reads_to_its_end_leaves_no_thread(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(gzip.compress(bytes(20 << 20)))
-    before = threading.active_count()
-    chunks = iter(Stream(path))
-    next(chunks)
-    assert threading.active_count() == before + 1
-    chunks.close()
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("num", [1, 3])
