@@ -413,8 +413,8 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: running, ok, failed or interrupted.
-        ending: how the script was left: stopped, stopped by force, returned, raised, or moved on: stopped with a window
-            measured, as it began to train another model.
+        ending: how the script was left: stopped, stopped by force, returned, raised, let go: to train on unobserved, or
+            moved on: stopped with a window measured, as it began to train another model.
         raised_in: the ablations that were on since the last full window, where one of them may be why the script raised
             or gave up.
         observer_ns: host time that dpdoctor's own hooks took in the median counted step.

@@ -482,9 +482,21 @@ def stuck_words(stuck: Sequence[SeenRank], done: Sequence[SeenRank], timeout_s: 
     The others may wait for ranks that are done, too.
     """
     standing = [f"rank {rank.rank} stands at {_line(rank)} after {_steps(rank)}" for rank in stuck]
-    over = [f"rank {rank.rank} was done after {_steps(rank)}" for rank in done]
+    over = [f"rank {rank.rank} {_done_words(rank)}" for rank in done]
     told = "; ".join(_first(words) for words in (standing, over) if words)
     return f"no progress for {units.seconds(timeout_s)}: {told}. {watch.EQUALLY} --timeout gives them more time"
+
+
+def _done_words(rank: SeenRank) -> str:
+    """Return what became of a rank that is not observed any more; one that was let go trained on.
+
+    What let it go may have kept its record from saying so.
+    """
+    record = watch.record_of(rank)
+    if record is not None and record.ending not in {"", "let go"}:
+        return f"was done after {_steps(rank)}"
+    now = f"stands at {_line(rank)}" if rank.exit_code() is None else "has ended"
+    return f"{now}, and was not observed any more after {_steps(rank)}"
 
 
 def _line(rank: SeenRank) -> str:

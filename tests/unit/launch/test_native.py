@@ -342,8 +342,20 @@ def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Pat
 
 
 def test_a_rank_that_is_done_is_told_to_those_that_wait_for_it(tmp_path: Path) -> None:
-    told = native.stuck_words([rank(tmp_path, 0, steps=29)], [rank(tmp_path, 1, steps=20)], 20)
+    done = rank(tmp_path, 1, steps=20, status="ok", ending="stopped")
+    told = native.stuck_words([rank(tmp_path, 0, steps=29)], [done], 20)
     assert "rank 0 stands at an unknown line after 29 steps; rank 1 was done after 20 steps. " in told
+
+
+@pytest.mark.parametrize(("pid", "now"), [(None, "stands at /home/me/train.py:9"), (GONE, "has ended")])
+@pytest.mark.parametrize("said", [{"status": "ok", "ending": "let go"}, {"status": "running"}], ids=["kept", "unkept"])
+def test_a_rank_that_was_let_go_is_not_told_to_be_done(
+    tmp_path: Path, pid: int | None, now: str, said: dict[str, str]
+) -> None:
+    let_go = rank(tmp_path, 1, steps=20, pid=pid, stage="done", **said)
+    (tmp_path / "rank1" / rundir.STACKS).write_text(STACKS)
+    told = native.stuck_words([rank(tmp_path, 0, steps=29)], [let_go], 20)
+    assert f"after 29 steps; rank 1 {now}, and was not observed any more after 20 steps. " in told
 
 
 class Ended:
