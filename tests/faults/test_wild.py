@@ -133,6 +133,15 @@ def test_a_method_that_runs_the_backward_pass_too_fails_in_ddp_and_warns_in_sing
     assert "Net.fit" in done.mode("ddp")["reason"]
 
 
+def test_models_of_a_trainer_that_is_a_module_are_wrapped_where_each_has_its_own_optimizer(profile):
+    done = profile("trainer_module.py", "--modes", "single,ddp,fsdp", *SHORT)
+    for name in ("single", "ddp", "fsdp"):
+        mode = done.mode(name)
+        assert mode["status"] == "ok", mode["reason"]
+        assert [module["line"].rpartition(":")[2] for module in mode["conversion"]["modules"]] == ["16", "16"]
+        assert mode["batch"]["per_device"] == 16
+
+
 def test_a_forward_that_runs_the_backward_pass_returns_too_late_for_wrappers(profile):
     done = profile("wild_backward_inside.py", "--modes", "single,ddp,fsdp", "--keep-going", *SHORT)
     assert done.mode("single")["status"] == "ok"

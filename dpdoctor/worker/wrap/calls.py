@@ -48,6 +48,11 @@ class RunningMethod:
     def __str__(self) -> str:
         return f"{type(self.module).__name__}.{self.method}"
 
+    @property
+    def calls_backward(self) -> bool:
+        """Return whether its code calls something of the name `backward`."""
+        return "backward" in self.frame.f_code.co_names
+
 
 def running_methods(part: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list[RunningMethod]:
     """Return the methods that are running, outermost first, of modules that hold `part` and train more than it does."""

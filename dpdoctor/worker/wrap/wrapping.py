@@ -434,12 +434,20 @@ class Wrapping:
         entries = running_methods(part, self.is_trained())
         if not entries or any(id(entry.module) in self._by_parts for entry in entries):
             return False
+        if any(entry.calls_backward for entry in entries) and self._has_optimizers(part):
+            return False  # no part of a model: the method is a trainer's, which holds several
         awaited = Awaited(part=part, line=line, entries=entries)
         if not self._mode.routes_methods:
             self._leave_to_parts(awaited)
             return False
         self.awaited.append(awaited)
         return True
+
+    def _has_optimizers(self, part: nn.Module) -> bool:
+        """Return whether optimizers train this part, and those that do train nothing else."""
+        own = {id(p) for p in structure.parameters(part)}
+        held = [{id(p) for group in each.param_groups for p in group["params"]} for each in self._optimizers()]
+        return any(own & of_one for of_one in held) and all(of_one <= own or not own & of_one for of_one in held)
 
     def backward_ended(self) -> None:
         """A backward pass has run: the methods that had returned by then are what the models are called by."""
