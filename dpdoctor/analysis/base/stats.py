@@ -223,14 +223,20 @@ def calibrated(figure: Figure, spread: float | None) -> Figure:
     """Return the figure of one launch with an interval that holds between launches; None: nothing is known of those.
 
     `spread` is the half width of the 95% interval in which launches lie, relative. It adds to what the windows of the
-    launch say, in squares, on each side of the value.
+    launch say, in squares, on each side of the value; an interval without an upper end gets none.
     """
     if spread is None or figure.value is None or figure.scope != "run":
         return figure
     above = half_width(figure)
     below = figure.value - figure.low if figure.low else above  # one of zero may have been cut off there
     low, high = (math.hypot(half, spread * figure.value) for half in (below, above))
-    return replace(figure, low=max(0.0, figure.value - low), high=figure.value + high, scope="calibrated")
+    is_bounded = figure.low is None or figure.high is not None
+    return replace(
+        figure,
+        low=max(0.0, figure.value - low),
+        high=figure.value + high if is_bounded else None,
+        scope="calibrated",
+    )
 
 
 def scaled(figure: Figure, factor: float) -> Figure:

@@ -146,7 +146,10 @@ def without_gain(mode: ModeSummary) -> LoaderTrial | None:
 
 
 def _speedup(ablation: AblationSummary) -> Figure:
-    """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved."""
+    """Return how many times as fast a step is; 1 / (1 - x), where x is the share of the step that is saved.
+
+    Its interval has no upper end where that of the share reaches all of the step.
+    """
     if ablation.share.value is None:
         return stats.unknown("x", ablation.share.reason or "it was not measured")
     low, value, high = (
@@ -155,8 +158,7 @@ def _speedup(ablation: AblationSummary) -> Figure:
     )
     if value is None:
         return stats.unknown("x", "a step took no time with it")
-    known = (low, high) if low is not None and high is not None else (None, None)
-    return Figure(value=value, low=known[0], high=known[1], n=ablation.share.n, unit="x")
+    return Figure(value=value, low=low, high=high, n=ablation.share.n, unit="x")
 
 
 def better(tried: LoaderTrial | None, other: LoaderTrial | None) -> LoaderTrial | None:

@@ -34,6 +34,10 @@ class TestCalibrated:
         found = stats.calibrated(Figure(value=2.0, low=1.6, high=5.0, n=3, unit="x"), 0.15)
         assert (found.low, found.high) == pytest.approx((1.5, 2 + (9 + 0.09) ** 0.5))
 
+    def test_an_interval_without_an_upper_end_gets_none(self) -> None:
+        found = stats.calibrated(Figure(value=4.0, low=3.7, n=3, unit="x"), 0.1)
+        assert (found.low, found.high, found.scope) == (3.5, None, "calibrated")
+
     def test_a_launch_without_an_interval_of_its_own_gets_one(self) -> None:
         found = stats.calibrated(Figure(value=10, n=1, unit="s"), 0.1)
         assert (found.low, found.high) == (9, 11)

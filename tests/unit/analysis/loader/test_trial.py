@@ -178,8 +178,16 @@ def test_what_was_tried_in_one_round_is_not_told_to_be_no_faster() -> None:
     assert reason.endswith(": 2.40x as fast, without an interval, so that it could not be told whether it helps")
 
 
-def of_ablation(share: float) -> LoaderTrial:
-    found = one_worker({"one_worker": cases.ablation(share, 0.001)})
+@pytest.mark.parametrize(("half", "is_advised"), [(0.45, True), (0.8, False)])
+def test_a_gain_without_an_upper_end_is_judged_by_the_lower_one(half: float, is_advised: bool) -> None:
+    found = of_ablation(0.75, half)
+    assert (found.speedup.low, found.speedup.high) == (pytest.approx(1 / (0.25 + half)), None)
+    chosen, reason = after_trial(TWO, found, (NOW, TWO, MORE))
+    assert (chosen is not None, "without an interval" in reason) == (is_advised, False)
+
+
+def of_ablation(share: float, half: float = 0.001) -> LoaderTrial:
+    found = one_worker({"one_worker": cases.ablation(share, half)})
     assert found is not None
     return found
 
