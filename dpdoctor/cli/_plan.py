@@ -207,6 +207,11 @@ def _target(options: Options) -> str:
         raise ScriptNotFoundError(f"{options.script} is a directory; give the script itself, or a package with -m")
     if not os.access(path, os.R_OK):
         raise ScriptNotFoundError(f"{options.script} cannot be read by this user; change its permissions")
+    if path.suffix == ".ipynb":
+        raise UsageError(
+            f"{options.script} is a notebook, which Python does not run; "
+            "`jupyter nbconvert --to script` makes a script of it"
+        )
     # A script that is a link is known by the link's name, as Python has it.
     return os.path.abspath(path)  # noqa: PTH100 - Path has nothing that leaves links alone
 

@@ -45,6 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.chdir(tmp_path)
     (tmp_path / "train.py").write_text("raise SystemExit('must not run')")
+    (tmp_path / "train.ipynb").write_text("{}")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "train.py").write_text("raise SystemExit('must not run')")
@@ -219,6 +220,7 @@ def test_a_module_is_found_by_the_installed_command_too(here: Path) -> None:
         ({"script": None}, UsageError, "give a SCRIPT, or a module with -m"),
         ({"script": "absent.py"}, ScriptNotFoundError, r"there is no script absent\.py in "),
         ({"script": "package"}, ScriptNotFoundError, "package is a directory"),
+        ({"script": "train.ipynb"}, UsageError, "is a notebook.*`jupyter nbconvert --to script` makes a script of it"),
         ({"script": None, "module": "absent"}, ScriptNotFoundError, "there is no module 'absent'"),
         ({"script": None, "module": "package.absent"}, ScriptNotFoundError, "there is no module 'package.absent'"),
         ({"script": None, "module": "absent.train"}, ScriptNotFoundError, r"there is no module 'absent\.train'"),
