@@ -158,11 +158,22 @@ def source(line: str) -> str:
 
 
 def without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the user's first frame on; the whole of it when none is the user's."""
+    """Return a traceback from the user's first frame on; the whole of it when none is the user's.
+
+    Frames of ours that called on are left out; what was raised in one of them is there.
+    """
     entry = trace
     while entry is not None and not is_users(entry.tb_frame.f_code.co_filename):
         entry = entry.tb_next
-    return entry or trace
+    entries = []
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    theirs: TracebackType | None = None
+    for each in reversed(entries):
+        if theirs is None or not is_ours(each.tb_frame.f_code.co_filename):
+            theirs = TracebackType(theirs, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return theirs or trace
 
 
 def raised(error: BaseException) -> str:

@@ -126,6 +126,17 @@ def test_a_traceback_begins_at_the_users_first_line() -> None:
     assert [entry.filename for entry in traceback.extract_tb(kept)][:2] == [TRAIN, functools.__file__]
 
 
+def test_a_traceback_leaves_out_what_of_ours_called_on() -> None:
+    ours = f"{PACKAGE}/worker/setup.py"
+    error = raised([TRAIN, ours, functools.__file__, ours])
+    told = [entry.filename for entry in traceback.extract_tb(lines.without_ours(error.__traceback__))]
+    assert ours not in told
+    assert told.index(TRAIN) < told.index(functools.__file__)
+    entry_of(error := raised([TRAIN, ours]), ours, alone=True)
+    told = [entry.filename for entry in traceback.extract_tb(lines.without_ours(error.__traceback__))]
+    assert told[-1] == ours, "raised there"
+
+
 def test_a_traceback_of_ours_alone_is_kept() -> None:
     trace = entry_of(raised(["<frozen runpy>"]), "<frozen runpy>", alone=True)
     assert lines.without_ours(trace) is trace
