@@ -76,6 +76,7 @@ class _Told(NamedTuple):
     """What one rank tells the others; flags are 0 or 1. `labels` and `entered` are what those of that name told.
 
     `seeded`: a digest of what each step drew before its forward from generators that the script seeds; 0: nothing.
+    `given`: of all that loaders gave in the steps that `entered` is of; 0: nothing.
     """
 
     step_ns: int
@@ -89,6 +90,7 @@ class _Told(NamedTuple):
     lost_ns: int
     reads_whole: int
     seeded: int
+    given: int
     labels: list[int]
     entered: list[int]
 
@@ -121,14 +123,18 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         parts.report.warn(DRAWN_APART)
     entered = [told.entered for told in everyone]
     same_labels = are_same_labels([told.labels for told in everyone])
-    parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(parts, entered, same_labels=same_labels)
+    # What enters the model alike is no sample then: that of a network that makes another one's weights is not.
+    given_apart = len({told.given for told in everyone}) > 1
+    parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(
+        parts, entered, same_labels=same_labels, given_apart=given_apart
+    )
     if parts.loaders.is_any_whole():
         parts.report.alike_by_seed = ()
     parts.report.drawn_alike = _drawn_alike(parts, everyone)
     if not (warming or parts.loaders.reseeds or parts.report.same_samples) and _draw_alike(everyone):
         parts.report.warn(DRAWN_ALIKE)
     parts.report.copies = copies(entered)
-    if not warming and are_one(entered):
+    if not (warming or given_apart) and are_one(entered):
         parts.report.warn(ONE_BATCH)
     facts = Facts(
         step_s=max(told.step_ns for told in everyone) * 1e-9,
@@ -158,6 +164,7 @@ def _mine(parts: Parts, step_ns: int, *, changed: bool, now: int) -> _Told:
         lost_ns=loaders.companion.lost_ns,
         reads_whole=int(loaders.are_read_whole()),
         seeded=entered.told_drawn(),
+        given=entered.given,
         labels=labels.told(),
         entered=entered.told(),
     )
@@ -185,8 +192,10 @@ def _drawn_alike(parts: Parts, everyone: Sequence[_Told]) -> tuple[str, ...]:
     return tuple(entered.drawn)
 
 
-def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool) -> bool:
+def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool, given_apart: bool) -> bool:
     """Return whether the ranks train on the same samples, given what each has told of those that entered its model.
+
+    `given_apart`: loaders gave them other batches.
 
     Where dpdoctor's seed may have made them the same, they draw apart first and are looked at anew; what the script
     seeds stays alike.
@@ -199,8 +208,8 @@ def _train_on_the_same(parts: Parts, told: list[list[int]], *, same_labels: bool
         same = same_labels or is_alike
         if not same:
             parts.report.warn(APART.format(", ".join(seeding.unseeded)))
-        return same and (told[0][0] > 0 or parts.report.same_samples)
-    same = same_labels or are_same(told)
+        return (same_labels or (same and not given_apart)) and (told[0][0] > 0 or parts.report.same_samples)
+    same = same_labels or (are_same(told) and not given_apart)
     if not same or seeding.is_apart or not seeding.unseeded:
         return same
     if entered.varies:

@@ -39,6 +39,13 @@ def test_batches_of_a_loader_are_shared_out(profile):
     assert not done.mode("ddp")["conversion"]["same_samples"]
 
 
+def test_what_enters_a_network_that_makes_the_weights_of_another_is_no_sample(profile):
+    done = profile("wild_hypernetwork.py", *DDP)
+    assert done.exit_code == 0, done.output
+    assert not done.mode("ddp")["conversion"]["same_samples"]
+    assert "unsharded_data" not in findings(done)
+
+
 def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
     done = profile("unseeded_pairs.py", *DDP)
     mode = done.mode("ddp")

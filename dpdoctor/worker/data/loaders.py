@@ -66,7 +66,7 @@ class Loaders:
     Attributes:
         is_evaluating: tells whether the script's models are in eval mode.
         has_begun: tells whether the script has built an optimizer or run a backward pass.
-        handed: is given what a loader gives for training that is not shared out; None: nobody is.
+        handed: is given what a loader gives for training; None: nobody is.
         evaluations: is told when the thread that trains asks a loader for a batch; None: nobody is.
     """
 
@@ -181,7 +181,7 @@ class Loaders:
                 raise
             finally:
                 phases.pop(depth)
-            if self.handed is not None and for_training and not _is_shared(iterator):
+            if self.handed is not None and for_training:
                 self.handed(batch)
             tally.handed(number, size, batch, ahead=ahead, for_training=for_training)
             return batch
@@ -473,10 +473,6 @@ def _unseen(loader: DataLoader[Any]) -> str:
     if loader.num_workers == 0 or inherits(loader):
         return ""
     return FRESH_WORKERS
-
-
-def _is_shared(iterator: Any) -> bool:
-    return getattr(iterator._index_sampler, "rule", "") in SHARED
 
 
 def _unshared(sampler: Any) -> Any:

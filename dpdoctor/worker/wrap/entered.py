@@ -32,6 +32,7 @@ class Entered:
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
         labels: of batches that loaders gave; where none gave any, what the losses are held to.
+        given: digest of all that is in those batches.
         drawn: the generators that each of these steps drew from before its first forward, with their states then.
 
     Args:
@@ -48,6 +49,7 @@ class Entered:
         self._first: int | None = None
         self.varies = self.is_anew = False
         self.labels = Labels()
+        self.given = 0
         self._is_handed = False
         self._states = states
         self._before: Mapping[str, int] = {}
@@ -62,14 +64,7 @@ class Entered:
         doubted = self._doubted.pop(module, 0)
         if not (self._of_step or self._doubted or (in_eval_mode and doubted)):
             self._note_drawn()
-        digest = doubted if in_eval_mode else self._of_step
-        for tensor in tensors:
-            if structure.is_mapped(tensor):
-                continue
-            for part in structure.parts(tensor.detach()):
-                flat = part.flatten()
-                some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
-                digest = hash((digest, tuple(part.shape), bits(some)))
+        digest = _followed_by(doubted if in_eval_mode else self._of_step, tensors)
         if not in_eval_mode:
             self._of_step = digest
         elif digest:
@@ -91,6 +86,8 @@ class Entered:
         self._is_handed = True
         if self.is_on:
             self.labels.handed(batch)
+            with torch._C.DisableTorchFunctionSubclass():
+                self.given = _followed_by(self.given, filter(_is_readable, structure.tensors(batch, MOST_VALUES)))
 
     def held_to(self, targets: Iterable[torch.Tensor]) -> None:
         """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""
@@ -110,7 +107,7 @@ class Entered:
 
     def begin_anew(self) -> None:
         """Forget what entered: from now on it may be something else."""
-        self.num_steps = self.digest = self._of_step = 0
+        self.num_steps = self.digest = self._of_step = self.given = 0
         self._doubted.clear()
         self._first, self.varies, self.is_anew = None, False, True
         self.drawn, self._before = {}, self._states()
@@ -182,6 +179,18 @@ class Labels:
     def told(self) -> list[int]:
         """Return what the other ranks must know."""
         return [self.num, self.digest, int(self.bits)]
+
+
+def _followed_by(digest: int, tensors: Iterable[torch.Tensor]) -> int:
+    """Return a digest to which these tensors are added; what torch.func maps over has no values of its own."""
+    for tensor in tensors:
+        if structure.is_mapped(tensor):
+            continue
+        for part in structure.parts(tensor.detach()):
+            flat = part.flatten()
+            some = flat[:: max(1, flat.numel() // MOST_ELEMENTS)]
+            digest = hash((digest, tuple(part.shape), bits(some)))
+    return digest
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
