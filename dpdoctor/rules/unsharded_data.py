@@ -160,8 +160,8 @@ RULE = Rule(
     "are not divided also the labels in their batches, without loaders what torch's losses are held to, and of those "
     "with fewer batches than ranks the indices: where these are the same, bit by bit, this is confirmed, but not of "
     "ranks to which loaders gave other batches, of which then none enters the model, nor of ranks that hold "
-    "different parameters without DDP or FSDP: they may compute parts of one model, as in tensor parallelism, nor where "
-    "the script or a library asks for its rank, which dpdoctor hides: with it ranks may draw apart.",
+    "different parameters without DDP or FSDP: they may compute parts of one model, as in tensor parallelism, nor "
+    "where the script or a library asks for its rank, which dpdoctor hides: with it ranks may draw apart.",
     remedy="Divide the stream in the dataset's __iter__, by rank and by worker.",
     verified=False,
     check=_check,
