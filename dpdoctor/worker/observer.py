@@ -310,7 +310,7 @@ class Observer(ABC):
     def _suspect(self) -> str:
         """Note which ablations may have made the script fail; return them as the end of a sentence, empty: none."""
         names = self._report.raised_in = self._ablation_runner.since_full
-        return f"; since the last full window there was {', '.join(names)}" if names else ""
+        return f"; an ablation may be why: {', '.join(names)}" if names else ""
 
     def _fail(self, reason: str) -> NoReturn:
         self._ending.stop("failed", reason)

@@ -45,8 +45,8 @@ MOST_SKIPPED = 64
 MOST_SKIPPED_SHARE = 0.3
 
 TOO_LITTLE = (
-    "--time-budget of {} is too little for {}{}: {} measured{}. From one step to the next it takes {}, with what the "
-    "script does in some of them only{}; give --time-budget {}"
+    "--time-budget of {} is too little for {}{}: {} measured{}. A step takes {}, with a share of what the script does "
+    "in some steps only{}; give --time-budget {}"
 )
 IN_VAIN = ", and an experiment waited {} in vain"
 
