@@ -190,7 +190,8 @@ class Seeding:
             if self._is_importing or is_users(loader.path):
                 execute(loader, module)
                 return
-            self._is_importing, before = True, _digests(self.unseeded)
+            # Not torch's, which one of its modes may hide: it imports while it traces, too.
+            self._is_importing, before = True, _digests(name for name in self.unseeded if name != "torch")
             try:
                 execute(loader, module)
             finally:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dpdoctor.worker import environment, setup
 from dpdoctor.worker.base.patches import Patches
@@ -127,15 +128,26 @@ def test_what_was_drawn_and_nobody_seeded_is_known(seeding: Seeding) -> None:
     assert seeding.used() == ("random",)
 
 
+def drawing_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module in that folder which draws a number when it is imported."""
+    folder.mkdir()
+    (folder / "drawing_module.py").write_text("import random\nrandom.random()\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "drawing_module", raising=False)
+    return "drawing_module"
+
+
 @pytest.mark.parametrize(("folder", "used"), [("site-packages", ()), ("project", ("random",))])
 def test_what_an_installed_module_draws_when_it_is_imported_is_not_the_scripts(
     seeding: Seeding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, used: tuple[str, ...]
 ) -> None:
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "drawing_module.py").write_text("import random\nrandom.random()\n")
-    monkeypatch.syspath_prepend(tmp_path / folder)
-    monkeypatch.delitem(sys.modules, "drawing_module", raising=False)
-    importlib.import_module("drawing_module")
+    importlib.import_module(drawing_module(tmp_path / folder, monkeypatch))
     assert seeding.used() == used
     random.random()
     assert seeding.used() == ("random",)
+
+
+@pytest.mark.usefixtures("seeding")
+def test_a_module_may_be_imported_while_torch_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeTensorMode():
+        importlib.import_module(drawing_module(tmp_path / "site-packages", monkeypatch))
