@@ -344,8 +344,8 @@ class Conductor:
         """Return that no module could be wrapped, and what is known of why or, where nothing is, what may be."""
         if at := self._parts.mode.passes.functional:
             return NOT_WRAPPED + FUNCTIONAL.format(at)
-        wrapping = self._parts.wrapping
-        copies = OF_COPIES.format(wrapping.passed_by) if wrapping.passed_by else ""
+        wrapping, unheld = self._parts.wrapping, self._parts.wrapping.unheld()
+        copies = OF_COPIES.format(unheld) if unheld and not self._parts.mode.only_observes else ""
         if who := wrapping.trains_no_module():
             return NOT_WRAPPED + OF_NO_MODULE.format(who) + copies
         return NOTHING_WRAPPED + wrapping.past_graphs() + copies

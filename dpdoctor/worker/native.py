@@ -224,6 +224,7 @@ class Native(Observer):
     def _on_step(self) -> None:
         if self._is_over:
             return
+        self._wrapping.doubts_copies = False
         try:
             exchanges = self._exchanges
             if exchanges is not None and exchanges.is_on:
@@ -250,9 +251,9 @@ class Native(Observer):
         wrapping = self._wrapping
         is_awaited = bool(wrapping.awaited)
         super()._after_backward()
-        if wrapping.passed_by and self._optimizers.any_seen and not (is_awaited or wrapping.modules):
-            wrapping.by_copies = True
-        wrapping.passed_by = ""
+        if self._optimizers.any_seen and not (is_awaited or wrapping.modules) and wrapping.unheld():
+            wrapping.by_copies = wrapping.doubts_copies = True
+        wrapping.passed_by = None
 
     def _take_hooks_away(self) -> None:
         """Leave of us only what the script has put hooks of its own around, which lets everything pass."""

@@ -11,6 +11,7 @@ import functools
 import gc
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -99,9 +100,10 @@ class Wrapping:
         awaited: parts of which the end of a backward pass is to tell more.
         by_copies: the optimizers hold copies or shards of what is trained, such as weights in full precision; whatever
             requires a gradient is.
+        doubts_copies: no optimizer has stepped since that seemed so.
         made_anew: Conversion's.
-        passed_by: the first module, and its line, that was called with gradients on and holds none of what optimizers
-            do, though its parameters require gradients; looked for while nothing is wrapped.
+        passed_by: the first module, and its line in words, that was called with gradients on and held none of what
+            optimizers did then, though its parameters require gradients; looked for while nothing is wrapped.
         routed: methods that stand for their model's call, with the ids of their modules.
         uncalled: methods that stand for their model's call since a step before, like Model.loss, and were not called.
     """
@@ -132,9 +134,10 @@ class Wrapping:
         self._by_parts: set[int] = set()
         self._released: set[int] = set()
         self.routed: set[tuple[int, str]] = set()
-        self.without_optimizer = self.by_copies = False
+        self.without_optimizer = self.by_copies = self.doubts_copies = False
         self.has_unused = False
-        self.made_anew = self.passed_by = ""
+        self.made_anew = ""
+        self.passed_by: tuple[weakref.ref[nn.Module], str] | None = None
         self.warnings: list[str] = []
 
     def seek(self, *, unused: Iterable[str] = (), fsdp_wrap: tuple[str, ...] | None = None) -> None:
@@ -202,17 +205,25 @@ class Wrapping:
         first = next(not_frozen, None)
         if first is None or torch._C._is_tracing():
             return False
-        if self.by_copies and any(map(self._is_held(), structure.parameters(module))):
-            self._doubt_copies()
+        if self.doubts_copies and any(map(self._is_held(), structure.parameters(module))):
+            self._give_up_copies()
         is_trained = self.is_trained()
         is_unit = is_trained(first) or any(map(is_trained, not_frozen))
         if not (is_unit or self._wrapped or self.passed_by):
-            self.passed_by = f"{type(module).__name__}, called at {lines.caller()}"
+            self.passed_by = weakref.ref(module), f"{type(module).__name__}, called at {lines.caller()}"
         return is_unit
 
-    def _doubt_copies(self) -> None:
+    def unheld(self) -> str:
+        """Return `passed_by` in words where no optimizer holds a parameter of it by now; else nothing."""
+        if self.passed_by is None:
+            return ""
+        module, words = self.passed_by[0](), self.passed_by[1]
+        return "" if module is None or any(map(self._is_held(), structure.parameters(module))) else words
+
+    def _give_up_copies(self) -> None:
         """Let go of modules that optimizers hold nothing of: they step no copies, but parameters of another module."""
-        self.by_copies, is_held = False, self._is_held()
+        self.by_copies = self.doubts_copies = False
+        is_held = self._is_held()
         for wrapped in self._wrapped.copy():
             if not any(map(is_held, wrapped.parameters.values())):
                 self._unwrap(wrapped)

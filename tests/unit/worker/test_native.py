@@ -113,6 +113,45 @@ def test_a_model_is_seen_of_whose_parameters_an_optimizer_holds_copies(observe: 
     assert [unit.name for unit in record(tmp_path).conversion.modules] == ["Linear"]
 
 
+COPIES_WITHOUT_BACKWARD = """
+copies = [torch.nn.Parameter(p.detach().clone()) for p in model.parameters()]
+optimizer = torch.optim.SGD(copies, lr=0.1)
+for _ in range(60):
+    gradients = torch.autograd.grad(model(torch.ones(4, 3)).mean(), list(model.parameters()))
+    for copy, gradient in zip(copies, gradients):
+        copy.grad = gradient
+    optimizer.step()
+"""
+
+
+def test_mode_native_does_not_name_itself_as_a_way_out(observe: Observe, tmp_path: Path) -> None:
+    observe(COPIES_WITHOUT_BACKWARD)
+    reason = str(record(tmp_path).reason)
+    assert "no module could be wrapped" in reason
+    assert "--modes native" not in reason
+
+
+ONE_BY_COPIES = """
+generator, critic = torch.nn.Sequential(torch.nn.Linear(3, 1)), torch.nn.Linear(3, 1)
+copies = [torch.nn.Parameter(p.detach().clone()) for p in generator.parameters()]
+of_generator, of_critic = torch.optim.SGD(copies, lr=0.1), torch.optim.SGD(critic.parameters(), lr=0.1)
+for _ in range(100):
+    generator.zero_grad()
+    generator(torch.ones(4, 3)).mean().backward()
+    for copy, p in zip(copies, generator.parameters()):
+        copy.grad = p.grad.clone()
+    of_generator.step()
+    critic(torch.ones(4, 3)).mean().backward()
+    of_critic.step()
+"""
+
+
+def test_a_model_that_is_stepped_by_copies_is_seen_beside_one_that_is_not(observe: Observe, tmp_path: Path) -> None:
+    done = observe(ONE_BY_COPIES)
+    assert (done.returncode, record(tmp_path).status) == (0, "ok"), done.stderr
+    assert [unit.name for unit in record(tmp_path).conversion.modules] == ["Linear", "Sequential"]
+
+
 WITH_TEACHER = """
 teacher = torch.nn.Sequential(torch.nn.Linear(3, 1))
 for _ in range(3):

@@ -120,6 +120,18 @@ def test_modules_that_nobody_trains_are_left_alone(rig: Rig) -> None:
     assert rig.wrapping.modules == [model]
 
 
+def test_only_a_module_that_stays_unheld_is_told_to_be(rig: Rig) -> None:
+    Net()(X)
+    assert not rig.wrapping.unheld(), "it is gone"
+    rig.wrapping.passed_by = None
+    model = Net()
+    model(X)
+    assert rig.wrapping.unheld().startswith(f"Net, called at {__file__}:")
+    held = sgd(model)
+    assert not rig.wrapping.unheld()
+    held.step()
+
+
 def test_a_model_that_is_frozen_at_its_first_call_is_wrapped_once_it_trains(rig: Rig, mode: Recording) -> None:
     generator, critic = Net(), nn.Linear(1, 1)
     held, judge = sgd(generator), sgd(critic)
