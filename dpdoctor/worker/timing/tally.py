@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
+from dpdoctor import units
 from dpdoctor.worker.timing.batches import MOST_AHEAD, Batch, Look, Pass, Pending, Rows, StorageReference, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
@@ -63,8 +64,8 @@ IN_PASSES = (
     "with noise added, say, give --samples-per-step"
 )
 AS_VIEWS = (
-    "{} rows enter the model with {} samples of a loader: they are taken for several rows of each, as several views of "
-    "it are; where some are samples from elsewhere, as from a memory of earlier ones, give --samples-per-step"
+    "{} rows enter the model with {} samples of a loader{}: they are taken for several rows of each, as several views "
+    "of it are; where some are samples from elsewhere, as from a memory of earlier ones, give --samples-per-step"
 )
 REPEATED = "; each is there {} times, one like the other, and counts once"
 # Before a framework has fetched ahead for the first time it may seem so.
@@ -562,8 +563,7 @@ class Tally:
     def remarks(self) -> tuple[str, ...]:
         """Return what the reader must know of how samples were counted."""
         if self._loaders_tell():
-            is_usual = self._steps_as_views > min(LEAST_STEPS_TO_DOUBT, self._laps / 2)
-            return (AS_VIEWS.format(*self._as_views),) if is_usual else ()
+            return self._remarks_on_views()
         if why := self.uncounted():
             return (UNCOUNTED.format(why),)
         if not self._most_entered:
@@ -574,6 +574,14 @@ class Tally:
         if self._told is not None and self._told.is_told:
             return (TOLD.format(self._told.dim, self._most_entered) + more,)
         return (ASSUMED.format(self._most_entered) + more,)
+
+    def _remarks_on_views(self) -> tuple[str, ...]:
+        """Return that rows are taken for views, and in how many steps, if not in most; of odd steps nothing."""
+        steps, is_usual = self._steps_as_views, self._steps_as_views > self._laps / 2
+        if not is_usual and steps <= LEAST_STEPS_TO_DOUBT:
+            return ()
+        where = "" if is_usual else f" in {units.whole(steps)} of {units.count(self._laps, 'step')}"
+        return (AS_VIEWS.format(*self._as_views, where),)
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""
