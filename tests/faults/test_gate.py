@@ -82,7 +82,7 @@ def kept(tmp_path: Path) -> Path:
             created="2026-01-02T03:04:05Z",
             dpdoctor="0.1.0",
             workload=str(of),
-            fingerprint=machine.fingerprint(None),
+            fingerprint=machine.fingerprint(None, machine.package_versions()),
             modes={"single": NOISE},
         ),
     )

@@ -159,8 +159,10 @@ class Wrapping:
                 is_wrapped = isinstance(module._compiled_call_impl, Redirect)
                 if is_wrapped:
                     self._passed_over.pop(id(self._compilations.inner(module)), None)
-                # What a backward pass calls it computes once more, as checkpointing and adjoint methods do.
-                is_new = not (is_wrapped or self._watch.phases.is_in(BACKWARD) or self._is_part(module))
+                # What a backward pass calls it computes once more, as checkpointing and adjoint methods do; nothing may
+                # be wrapped yet where the first time was without gradients.
+                is_again = bool(self._wrapped) and self._watch.phases.is_in(BACKWARD)
+                is_new = not (is_wrapped or is_again or self._is_part(module))
                 if is_wrapped and len(self._wrapped) > 1:
                     self._release_parts_of(self._compilations.inner(module))
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)

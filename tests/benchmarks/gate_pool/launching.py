@@ -52,7 +52,11 @@ def launch(size: float, rounds: int) -> Kept:
         root = Path(scratch, "run")
         spec = _spec(size, rounds)
         header = RunHeader(
-            dpdoctor=__version__, created="", command=(), spec=spec, fingerprint=machine.fingerprint(SCRIPT)
+            dpdoctor=__version__,
+            created="",
+            command=(),
+            spec=spec,
+            fingerprint=machine.fingerprint(SCRIPT, machine.package_versions()),
         )
         launcher.create(root, header)
         (record,) = launcher.launch(root, spec, Silence())

@@ -35,7 +35,7 @@ def begin(path: Path, rounds: int) -> None:
     """Measure the step of this machine, choose the sizes of the fault, and begin a pool."""
     step_s = median(launch(0.0, rounds).step_s for _ in range(FIRST_LAUNCHES))
     sizes = {kind: sized(share * step_s, rounds) if share else 0.0 for kind, share in KINDS.items()}
-    here = machine.fingerprint(SCRIPT)
+    here = machine.fingerprint(SCRIPT, machine.package_versions())
     origin = Origin(
         created=f"{datetime.now(timezone.utc):%Y-%m-%d}",
         command=(f"samples/{SCRIPT.name}", "--modes", MODE, "--nproc", "2"),

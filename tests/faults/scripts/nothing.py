@@ -33,7 +33,8 @@ copies = [p.detach().clone() for p in model.parameters()]
 if "copies" in sys.argv[1]:
     parameters = list(map(nn.Parameter, copies)) if sys.argv[1] == "held_copies" else copies
 optimizer = torch.optim.SGD(parameters, lr=0.1)
-for _ in range({"no_step": 0, "short": 5}.get(sys.argv[1], 10_000)):
+trained = dict.fromkeys(("no_module", "image", "functional", "copies", "held_copies"), 10_000)
+for _ in range({"no_step": 0, "short": 5, **trained}[sys.argv[1]]):
     x = image if sys.argv[1] == "image" else torch.randn(4, 8)
     output = x @ weight if sys.argv[1] == "no_module" else model(x)
     if sys.argv[1] == "functional":
