@@ -99,10 +99,11 @@ def size(operation: str = "all_reduce", num_bytes: int | None = 25_000_000, **fi
     return replace(known, **fields)
 
 
-def late_rank(num_ranks: int = 4, late: int = 2, *, num_steps: int = NUM_STEPS) -> list[Digest]:
-    """Return ranks on GPUs of which one loses 30 ms before the only call of every step."""
+def late_rank(num_ranks: int = 4, late: int | None = 2, *, num_steps: int = NUM_STEPS) -> list[Digest]:
+    """Return ranks on GPUs of which one, if any, loses 30 ms before the only call of every step."""
     segments = np.full((num_steps, num_ranks), WORK_MS * MS)
-    segments[:, late] += LATE_MS * MS
+    if late is not None:
+        segments[:, late] += LATE_MS * MS
     made = digests(lockstep(segments, [TRANSFER_MS * MS] * num_steps))
     return [
         replace(

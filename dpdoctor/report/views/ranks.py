@@ -68,8 +68,11 @@ def _folded(title: str, tables: Iterator[Table]) -> Iterator[Fold]:
 
 def _verdict(verdict: Stragglers) -> Callout:
     said = lateness(verdict) or verdict.reason or "no reason was recorded"
-    late = f"{units.whole(verdict.num_late)} of {units.count(verdict.num_steps, 'judged step')}"
-    judged = f" Somebody was late in {late}{', in no pattern' if verdict.kind == 'none' and verdict.num_late else ''}."
+    steps = units.count(verdict.num_steps, "judged step")
+    judged = f" Nobody was late in {steps}."
+    if verdict.num_late:
+        pattern = ", in no pattern" if verdict.kind == "none" else ""
+        judged = f" Somebody was late in {units.whole(verdict.num_late)} of {steps}{pattern}."
     tone = {"none": "good", "unknown": "muted"}.get(verdict.kind, "warn")
     text = sentence(said[0].upper() + said[1:]) + (judged if verdict.num_steps else "")
     return Callout(tone=tone, title=LATE_TITLES[verdict.kind], text=text)

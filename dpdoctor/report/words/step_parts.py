@@ -17,8 +17,9 @@ LABELS = {DATA: "Data wait", COMPUTE: "Compute", COMMUNICATION: "Communication",
 AT_MOST = "\N{LESS-THAN OR EQUAL TO}"
 # The experiment in which ranks do not communicate; what it gains is what communication costs.
 _ABLATION = "no_comm"
-# Of the time of forward and backward so much computes, as long as communication has room elsewhere in the step.
-_LEAST_COMPUTE = 0.1
+# Communication is drawn in forward and backward up to this, and the rest of it elsewhere in the step: how it is divided
+# is not measured, but that they compute is known.
+_MOST_IN_PASSES = 0.9
 _PHASE_WORDS = {
     "data_wait": "waiting for data",
     "h2d": "copies to the device",
@@ -103,13 +104,16 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
     rest = max(passes, 1 - data - called)
     within = min(rest, max(0.0, waits - called))
     # What they have no room for is in the rest: the update exchanges, too, as one by norms of sharded parameters does.
-    in_passes = max(min(within, (1 - _LEAST_COMPUTE) * passes), within - (rest - passes))
+    in_passes = max(min(within, _MOST_IN_PASSES * passes), within - (rest - passes))
     shares = {DATA: data, COMPUTE: passes - in_passes, COMMUNICATION: called + within}
     shares[OTHER] = max(0.0, 1 - sum(shares.values()))
     is_split = bool(source) or mode.num_devices == 1
+    compute = "forward and backward" if is_split else "forward and backward, with communication"
+    if within > in_passes:
+        compute += ", drawn short: how much communication is in them and how much in the rest is not measured"
     words = {
         DATA: "waiting for the loader",
-        COMPUTE: "forward and backward" if is_split else "forward and backward, with communication",
+        COMPUTE: compute,
         COMMUNICATION: source if within else "collectives that the script calls",
         OTHER: "optimizer, copies and the rest of the loop",
     }

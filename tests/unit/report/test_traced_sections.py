@@ -311,6 +311,11 @@ class TestRanks:
         assert (found.title, found.tone) == (LATE_TITLES["persistent"], "warn")
         assert figures(found.text) == ["2", "30.0 ms", "19", "19"]
 
+    def test_where_nobody_was_late_that_is_said(self) -> None:
+        (found,) = only(Callout, build("ranks", traced_runs.trace_run(*traced_runs.late_rank(late=None))))
+        assert (found.title, found.tone) == (LATE_TITLES["none"], "good")
+        assert found.text.endswith("Nobody was late in 19 judged steps.")
+
     def test_the_map_has_a_row_per_rank_and_a_column_per_step(self) -> None:
         chart = charts("ranks", traced_runs.late_run())["Lateness by rank and step"]
         (trace,) = chart.traces

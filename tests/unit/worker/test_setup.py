@@ -147,7 +147,9 @@ def test_what_an_installed_module_draws_when_it_is_imported_is_not_the_scripts(
     assert seeding.used() == ("random",)
 
 
-@pytest.mark.usefixtures("seeding")
-def test_a_module_may_be_imported_while_torch_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_may_be_imported_while_torch_traces(
+    seeding: Seeding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with FakeTensorMode():
         importlib.import_module(drawing_module(tmp_path / "site-packages", monkeypatch))
+    assert seeding.used() == ()

@@ -29,8 +29,10 @@ def test_what_a_step_gains_without_communication_is_taken_out_of_what_computes()
 def test_communication_that_forward_and_backward_have_no_room_for_is_in_the_update_as_well() -> None:
     phases_s = {"data_wait": cases.STEP_S / 10, "optimizer": cases.STEP_S / 2}
     case = cases.case("ddp", world_size=2, phases_s=phases_s, ablations={"no_comm": cases.ablation(0.6)})
-    found = {part.key: round(100 * part.share) for part in step_parts(case.mode)}
+    parts = {part.key: part for part in step_parts(case.mode)}
+    found = {key: round(100 * part.share) for key, part in parts.items()}
     assert found == {DATA: 10, COMPUTE: 4, COMMUNICATION: 60, OTHER: 26}
+    assert parts[COMPUTE].text.endswith("how much in the rest is not measured")
 
 
 def test_a_little_more_communication_moves_no_part_by_more_than_that() -> None:
