@@ -37,8 +37,9 @@ WAITS, RETURNS, IS_KILLED = "time.sleep(60)", "", "os.kill(os.getpid(), signal.S
 def said(directory: Path) -> tuple[list[int], Path]:
     """Return the processes of a rank that has said all, and the file of its semaphore."""
     printed = directory / rundir.STDOUT
-    until(lambda: printed.exists() and printed.read_text().endswith("\n"))
-    deadly, *pids, semaphore = printed.read_text().split()
+    until(lambda: printed.exists() and "\n" in printed.read_text())
+    # Python's resource tracker may have printed by then, too, what a rank that was killed left behind.
+    deadly, *pids, semaphore = printed.read_text().splitlines()[0].split()
     assert deadly == "9", "before it ran a line of Python it was to die with its parent"
     return list(map(int, pids)), Path("/dev/shm", f"sem.{semaphore}")
 
