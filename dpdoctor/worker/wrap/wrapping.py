@@ -159,10 +159,7 @@ class Wrapping:
                 is_wrapped = isinstance(module._compiled_call_impl, Redirect)
                 if is_wrapped:
                     self._passed_over.pop(id(self._compilations.inner(module)), None)
-                # What a backward pass calls it computes once more, as checkpointing and adjoint methods do; nothing may
-                # be wrapped yet where the first time was without gradients.
-                is_again = bool(self._wrapped) and self._watch.phases.is_in(BACKWARD)
-                is_new = not (is_wrapped or is_again or self._is_part(module))
+                is_new = not (is_wrapped or self._is_computed_again(module) or self._is_part(module))
                 if is_wrapped and len(self._wrapped) > 1:
                     self._release_parts_of(self._compilations.inner(module))
                 self._called_by(getattr(inside, "functions", ()), module, is_new=is_new)
@@ -308,6 +305,16 @@ class Wrapping:
         if said and not self.made_anew:
             self.made_anew = said
             self.warnings.append(f"{said}{UNSEEN}{MAKE_ONCE}")
+
+    def _is_computed_again(self, module: nn.Module) -> bool:
+        """Return whether a backward pass computes once more, around parameters of a wrapped module, as adjoints do.
+
+        A model of its own may be called in one first with gradients on, as reentrant checkpointing calls it.
+        """
+        if not self._watch.phases.is_in(BACKWARD):
+            return False
+        known = set(map(id, self.reached()))
+        return any(id(parameter) in known for parameter in structure.parameters(module))
 
     def _is_part(self, module: nn.Module) -> bool:
         """Return whether `module` lies inside a wrapped one that stands for it, as both precede a backward pass."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from dpdoctor.worker.base.mode import ConversionError, WrapOptions
 from dpdoctor.worker.base.patches import Patches
@@ -130,6 +131,29 @@ def test_only_a_module_that_stays_unheld_is_told_to_be(rig: Rig) -> None:
     held = sgd(model)
     assert not rig.wrapping.unheld()
     held.step()
+
+
+def test_each_model_that_only_a_backward_pass_calls_with_gradients_is_wrapped(rig: Rig) -> None:
+    first, last, head = nn.Linear(3, 3), nn.Linear(3, 3), Net()
+    held = sgd(first, last, head)
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        for model in (first, last):
+            x = checkpoint(model, x, use_reentrant=True)
+        head(x).mean().backward()
+        held.step()
+    assert rig.wrapping.modules == [head, last, first]
+    assert rig.wrapping.unwrapped() == ()
+
+
+def test_what_a_backward_pass_computes_once_more_is_no_model_of_its_own(rig: Rig) -> None:
+    model = Net()
+    held = sgd(model)
+    y = model(X)
+    y.register_hook(lambda gradient: nn.Sequential(model.first)(X).sum() * 0 + gradient)
+    y.mean().backward()
+    held.step()
+    assert rig.wrapping.modules == [model]
 
 
 def test_a_model_that_is_frozen_at_its_first_call_is_wrapped_once_it_trains(rig: Rig, mode: Recording) -> None:
