@@ -46,6 +46,15 @@ def test_what_enters_a_network_that_makes_the_weights_of_another_is_no_sample(pr
     assert "unsharded_data" not in findings(done)
 
 
+@pytest.mark.parametrize("args", [(), ("ahead",)])
+def test_the_time_beside_samples_and_how_far_ahead_they_are_fetched_make_them_no_others(profile, args):
+    done = profile("wild_stream.py", *DDP, args=args)
+    mode = done.mode("ddp")
+    assert mode["conversion"]["same_samples"]
+    assert (mode["batch"]["per_device"], mode["batch"]["global"]) == (4, 4)
+    assert findings(done)[0] == "unsharded_data"
+
+
 def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
     done = profile("unseeded_pairs.py", *DDP)
     mode = done.mode("ddp")

@@ -66,7 +66,7 @@ class Loaders:
     Attributes:
         is_evaluating: tells whether the script's models are in eval mode.
         has_begun: tells whether the script has built an optimizer or run a backward pass.
-        handed: is given what a loader gives for training; None: nobody is.
+        handed: is given what a loader gives for training, and whether that may be ahead of it; None: nobody is.
         evaluations: is told when the thread that trains asks a loader for a batch; None: nobody is.
     """
 
@@ -90,7 +90,7 @@ class Loaders:
         self.draws = Draws()
         self.is_evaluating: Callable[[], bool] = lambda: False
         self.has_begun: Callable[[], bool] = lambda: True
-        self.handed: Callable[[Any], None] | None = None
+        self.handed: Callable[..., None] | None = None
         self.evaluations: Evaluations | None = None
         self._tally = Tally()
         self._num_steps: Callable[[], int] = lambda: 0
@@ -182,7 +182,8 @@ class Loaders:
             finally:
                 phases.pop(depth)
             if self.handed is not None and for_training:
-                self.handed(batch)
+                # Before its first forward it is not known which thread trains.
+                self.handed(batch, ahead=ahead or phases.thread is None)
             tally.handed(number, size, batch, ahead=ahead, for_training=for_training)
             return batch
 

@@ -32,7 +32,7 @@ class Entered:
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
         labels: of batches that loaders gave; where none gave any, what the losses are held to.
-        given: digest of all that is in those batches.
+        given: digest of the largest tensor in each of those batches that the thread which trains took.
         drawn: the generators that each of these steps drew from before its first forward, with their states then.
 
     Args:
@@ -81,13 +81,20 @@ class Entered:
         drawn = {name: state for name, state in self._states().items() if state != self._before.get(name)}
         self.drawn = {name: state for name, state in drawn.items() if name in self._drawn_before or not self.num_steps}
 
-    def handed(self, batch: Any) -> None:
-        """A loader handed out a batch for training."""
+    def handed(self, batch: Any, *, ahead: bool = False) -> None:
+        """A loader handed out a batch for training; `ahead`: perhaps to a thread that fetches for later steps.
+
+        How far ahead that is by now differs between ranks.
+        """
         self._is_handed = True
-        if self.is_on:
-            self.labels.handed(batch)
+        if not self.is_on:
+            return
+        self.labels.handed(batch)
+        if not ahead:
             with torch._C.DisableTorchFunctionSubclass():
-                self.given = _followed_by(self.given, filter(_is_readable, structure.tensors(batch, MOST_VALUES)))
+                readable = list(filter(_is_readable, structure.tensors(batch, MOST_VALUES)))
+                # Beside the samples a batch may hold what differs all the same, such as the time.
+                self.given = _followed_by(self.given, sorted(readable, key=torch.Tensor.numel)[-1:])
 
     def held_to(self, targets: Iterable[torch.Tensor]) -> None:
         """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""
@@ -195,8 +202,9 @@ def _followed_by(digest: int, tensors: Iterable[torch.Tensor]) -> int:
 
 def _is_readable(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has values of its own, and no class of the script's that may refuse to be looked at."""
-    is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    return is_plain and structure.is_dense(tensor) and not structure.is_mapped(tensor)
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or tensor.is_meta or tensor.is_quantized:
+        return False
+    return structure.is_dense(tensor) and not structure.is_mapped(tensor)
 
 
 def _first(tensor: torch.Tensor) -> torch.Tensor:

@@ -256,6 +256,28 @@ def test_a_counter_beside_labels_that_stay_does_not_make_them_vary() -> None:
     assert not are_same_labels([of_labels(*batches), of_labels(*batches)])
 
 
+def given(*batches: Any, ahead: bool = False) -> int:
+    """Return what a rank tells of all in these batches."""
+    entered = Entered()
+    entered.is_on = True
+    for batch in batches:
+        entered.handed(batch, ahead=ahead)
+    return entered.given
+
+
+def test_batches_are_others_by_their_largest_tensor_where_the_thread_that_trains_took_them() -> None:
+    now, later = torch.tensor([1.0]), torch.tensor([2.0])
+    assert given([ONE, now]) == given([ONE, later]) != given([OTHER, now])
+    assert given([ONE, now], [OTHER, now]) != given([ONE, now])
+    assert given([ONE, now], ahead=True) == given()
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning", "ignore:.*quantize:DeprecationWarning")
+def test_batches_of_tensors_whose_bits_cannot_be_read_raise_nothing() -> None:
+    quantized = torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8)
+    assert given([quantized, torch.zeros(4, device="meta")]) == given()
+
+
 def test_labels_are_read_in_steps_that_are_told_alone_and_forgotten_with_what_entered() -> None:
     entered = Entered()
     entered.handed([torch.arange(64)])
