@@ -35,6 +35,7 @@ from dpdoctor.worker.base.lines import is_users
 from dpdoctor.worker.base.patches import Patches
 
 _OURS = ("torch", "numpy", "dpdoctor")
+_IMPORT_SYSTEM = SourceFileLoader.exec_module.__code__.co_filename
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +184,12 @@ class Seeding:
         return seed
 
     def _passing_over(self, execute: Callable[[SourceFileLoader, ModuleType], None]) -> Callable[..., None]:
-        """Return a function that executes a module: what an installed one draws meanwhile picks no samples."""
+        """Return a function that executes a module: what an installed one draws meanwhile picks no samples.
 
-        @functools.wraps(execute)
+        Python takes its frame for one of the import system's, as it does those that it leaves out of tracebacks and of
+        who is warned.
+        """
+
         def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:
             if self._is_importing or is_users(loader.path):
                 execute(loader, module)
@@ -199,7 +203,8 @@ class Seeding:
                 undrawn = [name for name, state in before.items() if state == self._at_first[name]]
                 self._at_first |= _digests(undrawn)
 
-        return exec_module
+        exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORT_SYSTEM)
+        return functools.update_wrapper(exec_module, execute)
 
     @property
     def unseeded(self) -> tuple[str, ...]:

@@ -153,3 +153,18 @@ def test_a_module_may_be_imported_while_torch_traces(
     with FakeTensorMode():
         importlib.import_module(drawing_module(tmp_path / "site-packages", monkeypatch))
     assert seeding.used() == ()
+
+
+@pytest.mark.usefixtures("seeding")
+@pytest.mark.parametrize("folder", ["site-packages", "project"])
+def test_who_imports_a_module_is_warned_by_it_and_finds_its_line_next_in_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    source = tmp_path / folder / "failing_module.py"
+    source.write_text("import warnings\nwarnings.warn('old', stacklevel=2)\n1 / 0\n")
+    monkeypatch.syspath_prepend(source.parent)
+    with pytest.warns(UserWarning, match="old") as warned, pytest.raises(ZeroDivisionError) as raised:
+        import failing_module  # type: ignore[import-not-found] # noqa: F401, PLC0415
+    assert [warning.filename for warning in warned] == [__file__]
+    assert [str(entry.path) for entry in raised.traceback] == [__file__, str(source)]
