@@ -165,6 +165,6 @@ def test_who_imports_a_module_is_warned_by_it_and_finds_its_line_next_in_a_trace
     source.write_text("import warnings\nwarnings.warn('old', stacklevel=2)\n1 / 0\n")
     monkeypatch.syspath_prepend(source.parent)
     with pytest.warns(UserWarning, match="old") as warned, pytest.raises(ZeroDivisionError) as raised:
-        import failing_module  # type: ignore[import-not-found] # noqa: F401, PLC0415
+        import failing_module  # type: ignore[import-not-found] # noqa: F401
     assert [warning.filename for warning in warned] == [__file__]
     assert [str(entry.path) for entry in raised.traceback] == [__file__, str(source)]
