@@ -15,6 +15,7 @@ from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
 from dpdoctor.worker.meeting import Parts, meet
 from dpdoctor.worker.tracer import Tracer
+from dpdoctor.worker.wrap.counters import LostStepError
 from dpdoctor.worker.wrap.proof import Proof, checksum
 
 TRAINED_LATE = (
@@ -318,7 +319,10 @@ class Conductor:
         # Let go of them: a generator's output would keep its graph, and so its activations, until the end.
         inputs, parts.watch.inputs, parts.watch.keep_inputs = parts.watch.inputs, [], False
         with torch._C.DisableTorchFunctionSubclass():  # they may be of a class that refuses to be looked at
-            counters = replace(self._proof.counters(inputs), micro_batches=sum(parts.watch.forwards.values()))
+            try:
+                counters = replace(self._proof.counters(inputs), micro_batches=sum(parts.watch.forwards.values()))
+            except LostStepError as error:
+                parts.ending.stop("failed", str(error))
             parts.watch.entered.forward(inputs)
         parts.watch.entered.step_ended()
         forwards, made_late = dict(parts.watch.forwards), parts.wrapping.made_late()

@@ -61,6 +61,17 @@ def full(path, *_, **__):
     assert "could not be kept: OSError: planted" in " ".join(done.output.split())
 
 
+def test_a_proof_that_cannot_be_written_is_not_put_down_to_the_script(profile, tmp_path):
+    script = tmp_path / "train.py"
+    planted = "import tempfile\ntempfile.tempdir = '/nowhere'\n"
+    script.write_text(planted + (SCRIPTS / "ordinary.py").read_text())
+    done = profile(str(script), "--modes", "ddp", "--no-baseline", *LONG)
+    assert done.mode("ddp")["status"] == "failed"
+    reason = done.mode("ddp")["reason"]
+    assert "as proof of what it does, could not be written to /nowhere and read again" in reason
+    assert "the script raised" not in reason
+
+
 @pytest.mark.parametrize(
     ("how", "modes", "said", "where"),
     [

@@ -10,10 +10,12 @@ launches took 1.1 to 1.4 times as long after a profile of one step as before, so
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +27,10 @@ import msgspec
 import torch
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity
 
+from dpdoctor import units
 from dpdoctor.records import Collective, Counters, InputTensor
 from dpdoctor.trace.values import ITEM_BYTES
-from dpdoctor.worker.base import structure
+from dpdoctor.worker.base import lines, structure
 from dpdoctor.worker.base.profiler import Profile, let_others_finish
 
 # torch marks each collective with a span named after its backend: gloo:all_reduce, nccl:all_gather_into_tensor.
@@ -35,6 +38,15 @@ _SPAN = re.compile(r"^(?:gloo|nccl):_?(?P<kind>\w+?)(?:_base|_into_tensor|_tenso
 # The operators of sharding: what they do, and which of their tensors is the whole. All have (output, input, ...).
 _SHARDING = {"c10d::_allgather_base_": ("all_gather", 0), "c10d::_reduce_scatter_base_": ("reduce_scatter", 1)}
 _INPUT = 1
+
+LOST = (
+    "what torch's profiler recorded of a step, as proof of what it does, could not be written to {}{} and read again "
+    "({}); TMPDIR may name another directory"
+)
+
+
+class LostStepError(Exception):
+    """What was recorded of a step could not be written, or read again, as on a full disk."""
 
 
 class StepProfile:
@@ -55,7 +67,11 @@ class StepProfile:
         self._recording.stop()
 
     def counters(self, inputs: Iterable[torch.Tensor]) -> Counters:
-        """Return what the step did; `inputs` are the tensors that entered it."""
+        """Return what the step did; `inputs` are the tensors that entered it.
+
+        Raises:
+            LostStepError: nobody knows.
+        """
         found = self._recording.recorded()
         return Counters(
             operators=sum(not operator.is_span for operator in found.operators),
@@ -153,7 +169,11 @@ class Recording(Protocol):
         """End."""
 
     def recorded(self) -> Recorded:
-        """Return what ran, without what arrived from loader processes."""
+        """Return what ran, without what arrived from loader processes.
+
+        Raises:
+            LostStepError: nobody knows.
+        """
 
 
 class _Event(msgspec.Struct):
@@ -185,10 +205,7 @@ class ByProfiler:
 
     def recorded(self) -> Recorded:
         """Return what ran, and how many blocks of memory the host took."""
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory, "step.json")
-            self._profile.export_chrome_trace(str(path))
-            events = msgspec.json.decode(path.read_bytes(), type=_Trace).traceEvents
+        events = self._exported()
         spans = [(event.tid, event.ts, event.ts + event.dur) for event in events if event.name == _RECEIVING]
         events = [event for event in events if not any(t == event.tid and a <= event.ts <= b for t, a, b in spans)]
         return Recorded(
@@ -205,6 +222,18 @@ class ByProfiler:
             # An event of a negative size gives a block back.
             host_allocations=sum(event.name == _MEMORY and event.args.get("Bytes", 0) > 0 for event in events),
         )
+
+    def _exported(self) -> list[_Event]:
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                path = Path(directory, "step.json")
+                self._profile.export_chrome_trace(str(path))
+                return msgspec.json.decode(path.read_bytes(), type=_Trace).traceEvents
+        except (OSError, RuntimeError, msgspec.DecodeError) as error:
+            place, free = tempfile.gettempdir(), ""
+            with contextlib.suppress(OSError):  # it may be gone
+                free = f", where {units.size(shutil.disk_usage(place).free)} are free,"
+            raise LostStepError(LOST.format(place, free, lines.raised(error))) from error
 
 
 # The observer writes names as they are, so that its file need not be JSON: only what holds no names is.

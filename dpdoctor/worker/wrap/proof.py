@@ -100,7 +100,11 @@ class Proof:
             hook.remove()
 
     def counters(self, inputs: Sequence[torch.Tensor]) -> Counters:
-        """Return what the step did; `inputs` are the tensors that entered its first forward."""
+        """Return what the step did; `inputs` are the tensors that entered its first forward.
+
+        Raises:
+            LostStepError: nobody knows.
+        """
         return replace(
             self._profile.counters(inputs),
             syncs=self._syncs.found(),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from dpdoctor.records import Collective, Counters, InputTensor
+from dpdoctor.worker.base.profiler import Profile
 from dpdoctor.worker.wrap.counters import (
     ByObserver,
     ByProfiler,
+    LostStepError,
     Operator,
     Recording,
     StepProfile,
@@ -84,6 +87,23 @@ def test_each_block_of_memory_that_is_taken_counts() -> None:
     profile.stop()
     torch.empty(7)
     assert profile.counters([]).allocations == 4
+
+
+@pytest.mark.parametrize("left", [None, b'{"traceEvents": ['])
+def test_a_step_whose_recording_cannot_be_read_again_is_told_with_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, left: bytes | None
+) -> None:
+    def full(_: Profile, path: str) -> None:
+        if left is not None:
+            Path(path).write_bytes(left)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Profile, "export_chrome_trace", full)
+    profile = StepProfile(ByProfiler())
+    profile.start()
+    profile.stop()
+    with pytest.raises(LostStepError, match=f"could not be written to {tmp_path}, where .*B are free, and read again"):
+        profile.counters([])
 
 
 class Ones(Dataset):
