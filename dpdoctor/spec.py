@@ -237,6 +237,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"timeout_s is {self.timeout_s}; it must be above 0")
 
     @property
+    def named(self) -> str:
+        """Return the target as a command names it that is given beside the script."""
+        return f"-m {self.target}" if self.is_module else Path(self.target).name
+
+    @property
     def homes(self) -> tuple[Path, ...]:
         """Return the directories in which the script lives and runs."""
         if self.is_module:

@@ -128,7 +128,7 @@ class Bare:
         self._num_measured = 0
         self._at_edge = False
         self._last_ns = self._clock()
-        self._refusal = environment.ChildRefusal(Patches(for_children=True), directory)
+        self._refusal = environment.ChildRefusal(Patches(for_children=True), directory, task.spec.named)
         self._watch()
 
     def _watch(self) -> None:
@@ -137,7 +137,7 @@ class Bare:
         phases = _Untimed(self._clock)
         optimizers = Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
         optimizers.watch(patches)
-        environment.refuse_distribution(patches, self._refuse)
+        environment.refuse_distribution(patches, self._refuse, self._task.spec.named)
         differentiate, iterate = torch.autograd.backward, DataLoader.__iter__
 
         @functools.wraps(differentiate)
@@ -175,7 +175,7 @@ class Bare:
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
             refused = None if self._recorder.num_steps else self._refusal.reason
-            said = refused or environment.looked_for_rank(error, script.raised_at(error))
+            said = refused or environment.looked_for_rank(error, script.raised_at(error), self._task.spec.named)
             self._left(said or script.failure(error) + self._protection.hint(error) + self._refusal.hint)
         else:
             self._left("")

@@ -144,8 +144,10 @@ def _hold_environment(variables: dict[bytes, bytes]) -> None:
         vars(environment)["_data"] = variables
 
 
-def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[str], NoReturn], asked: Asked) -> None:
-    """Answer the script as if it ran alone, and end the mode when it distributes itself.
+def hide_process_group(
+    patches: Patches, of_children: Patches, fail: Callable[[str], NoReturn], asked: Asked, named: str
+) -> None:
+    """Answer the script, which is `named` so in a command, as if it ran alone; end the mode when it distributes itself.
 
     `torch.distributed.is_initialized()` is False for everyone but torch: a script, or a metrics library, that takes
     its distributed path would wait for ranks that take none. In loader workers, too: the group that they inherit is
@@ -164,7 +166,7 @@ def hide_process_group(patches: Patches, of_children: Patches, fail: Callable[[s
     for name in ("get_rank", "get_world_size"):
         _deny(of_children, name, asked)
     asked.watch_environment(of_children)
-    refuse_distribution(patches, fail)
+    refuse_distribution(patches, fail, named)
 
 
 class ChildRefusal:
@@ -176,8 +178,9 @@ class ChildRefusal:
         reason: for which the script is not converted; None: no process asked for a group.
     """
 
-    def __init__(self, of_children: Patches, directory: Path) -> None:
+    def __init__(self, of_children: Patches, directory: Path, named: str) -> None:
         self._directory = directory
+        self._named = named
         _refuse(of_children, dist, "init_process_group", partial(_tell_refusal, directory))
         os.environ[REFUSAL_VARIABLE] = str(directory)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
@@ -185,7 +188,7 @@ class ChildRefusal:
     @property
     def reason(self) -> str | None:
         with contextlib.suppress(FileNotFoundError):
-            return _with_way_out((self._directory / rundir.REFUSAL).read_text())
+            return _with_way_out((self._directory / rundir.REFUSAL).read_text(), self._named)
         return None
 
     @property
@@ -209,11 +212,11 @@ def refuse_in_child(directory: Path, world_size: int) -> NoReturn:
     _tell_refusal(directory, _distributes(what, lines.caller()))
 
 
-def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> None:
-    """End the mode when the script starts ranks of its own, or joins them."""
+def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn], named: str) -> None:
+    """End the mode when the script, which is `named` so in a command, starts ranks of its own, or joins them."""
 
     def refuse(told: str) -> NoReturn:
-        fail(_with_way_out(told))
+        fail(_with_way_out(told, named))
 
     _refuse(patches, dist, "init_process_group", refuse)
     _refuse(patches, DistributedDataParallel, "__init__", refuse)
@@ -222,10 +225,13 @@ def refuse_distribution(patches: Patches, fail: Callable[[str], NoReturn]) -> No
         _refuse(patches, torch.multiprocessing, name.rpartition(".")[2], refuse)
 
 
-def looked_for_rank(error: BaseException, line: str) -> str | None:
-    """Return why a script is not converted that wants to know its rank, given what it raised at `line`; None: it is."""
+def looked_for_rank(error: BaseException, line: str, named: str) -> str | None:
+    """Return why a script is not converted that wants to know its rank, given what it raised at `line`; None: it is.
+
+    `named`: as a command names it.
+    """
     if isinstance(error, KeyError) and error.args and error.args[0] in _HIDDEN and _is_of_environment(error):
-        return _with_way_out(_distributes(f"it reads {error.args[0]} of its environment", line))
+        return _with_way_out(_distributes(f"it reads {error.args[0]} of its environment", line), named)
     return None
 
 
@@ -239,10 +245,9 @@ def _distributes(what: str, line: str) -> str:
     return f"{DISTRIBUTES_ITSELF}{what} at {line}"
 
 
-def _with_way_out(told: str) -> str:
-    """Return what `_distributes` did with the command to give: in a rank, as a child's own name is another one."""
-    script = os.path.basename(sys.argv[0]) or "SCRIPT"  # noqa: PTH119
-    return f"{told}. {ONE_DEVICE.format(script, '' if starts_its_ranks(told) else ' --nproc 2')}"
+def _with_way_out(told: str, named: str) -> str:
+    """Return what `_distributes` did with the command to give."""
+    return f"{told}. {ONE_DEVICE.format(named, '' if starts_its_ranks(told) else ' --nproc 2')}"
 
 
 def _is_trusted(asking: FrameType) -> bool:

@@ -112,9 +112,9 @@ class Rank(Observer):
         """Put every hook in place; the script has not begun."""
         # Never undone: processes that the script forks live on while it unwinds.
         of_children = Patches(for_children=True)
-        self._refusal = environment.ChildRefusal(of_children, self._directory)
+        self._refusal = environment.ChildRefusal(of_children, self._directory, self._task.spec.named)
         asked = environment.Asked()
-        environment.hide_process_group(self._patches, of_children, self._fail, asked)
+        environment.hide_process_group(self._patches, of_children, self._fail, asked, self._task.spec.named)
         self._report.asks_rank = asked.by
         lines.keep_stacks_short(of_children)
         self._seeding.watch(self._patches)
@@ -221,7 +221,11 @@ class Rank(Observer):
             traceback.print_exception(error)
             at = script.raised_at(error)
             refused = None if self._steplog.num_steps else self._refusal.reason
-            explained = refused or environment.looked_for_rank(error, at) or self._mode.explain(error, at)
+            explained = (
+                refused
+                or environment.looked_for_rank(error, at, self._task.spec.named)
+                or self._mode.explain(error, at)
+            )
             # What is explained fails without any ablation as well.
             reason = explained or (
                 script.failure(error)

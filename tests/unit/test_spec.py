@@ -53,3 +53,8 @@ def test_a_spec_survives_json() -> None:
 def test_a_spec_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         SPEC.seed = 1  # type: ignore[misc]
+
+
+def test_a_target_is_named_as_a_command_beside_it_names_it() -> None:
+    assert SPEC.named == "train.py"
+    assert replace(SPEC, target="pkg.train", is_module=True).named == "-m pkg.train"

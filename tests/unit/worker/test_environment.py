@@ -49,7 +49,7 @@ def grouped(tmp_path: Path, patches: Patches) -> Iterator[environment.Asked]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     of_children = Patches(for_children=True)
     asked = environment.Asked()
-    environment.hide_process_group(patches, of_children, fail, asked)
+    environment.hide_process_group(patches, of_children, fail, asked, "train.py")
     yield asked
     patches.undo()
     of_children.undo()
@@ -165,8 +165,7 @@ def test_a_script_that_distributes_itself_is_named_with_its_line(act: object, sa
 
 
 @pytest.mark.usefixtures("grouped")
-def test_the_refusal_names_the_command_that_observes_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/home/train.py"])
+def test_the_refusal_names_the_command_that_observes_the_script() -> None:
     with pytest.raises(FailedError, match=r"dpdoctor profile train\.py --modes native$"):
         mp.spawn(print, nprocs=2)
     with pytest.raises(FailedError, match=r"dpdoctor profile train\.py --modes native --nproc 2$"):
@@ -183,8 +182,8 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
 ) -> None:
     of_children = Patches(for_children=True)
     try:
-        refusal = environment.ChildRefusal(of_children, tmp_path)
-        environment.hide_process_group(patches, of_children, fail, environment.Asked())
+        refusal = environment.ChildRefusal(of_children, tmp_path, "train.py")
+        environment.hide_process_group(patches, of_children, fail, environment.Asked(), "train.py")
         assert refusal.reason is None
         process = mp.get_context("fork").Process(target=join_two)
         process.start()
@@ -199,11 +198,8 @@ def test_a_forked_process_is_refused_a_group_and_the_one_that_forked_it_knows_wh
     )
 
 
-def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(
-    monkeypatch: pytest.MonkeyPatch, patches: Patches, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("sys.argv", ["/home/launch.py"])
-    refusal = environment.ChildRefusal(patches, tmp_path)
+def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(patches: Patches, tmp_path: Path) -> None:
+    refusal = environment.ChildRefusal(patches, tmp_path, "-m pkg.launch")
     meets = tmp_path / "meets.py"
     meets.write_text(
         "import sys, torch.distributed as dist\n"
@@ -214,17 +210,17 @@ def test_a_new_interpreter_is_refused_a_group_of_several_ranks_alone(
         ranks = [subprocess.Popen([sys.executable, meets, str(size), str(rank)]) for rank in range(size)]
         assert [rank.wait() != 0 for rank in ranks] == [said is not None] * size
         assert refusal.reason is None if said is None else said in (refusal.reason or "")
-    assert (refusal.reason or "").endswith("dpdoctor profile launch.py --modes native")
+    assert (refusal.reason or "").endswith("dpdoctor profile -m pkg.launch --modes native")
 
 
 def test_a_script_that_wants_to_know_its_rank_distributes_itself() -> None:
     environment.hide_launcher()
     with pytest.raises(KeyError) as raised:
         os.environ["LOCAL_RANK"]
-    told = environment.looked_for_rank(raised.value, "train.py:3")
+    told = environment.looked_for_rank(raised.value, "train.py:3", "train.py")
     assert told is not None
     assert told.startswith("the script distributes itself: it reads LOCAL_RANK of its environment at train.py:3")
     for table, name in (({}, "RANK"), (os.environ, "NOT_A_RANK")):
         with pytest.raises(KeyError) as raised:
             table[name]
-        assert environment.looked_for_rank(raised.value, "train.py:3") is None
+        assert environment.looked_for_rank(raised.value, "train.py:3", "train.py") is None
