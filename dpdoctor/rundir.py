@@ -81,6 +81,7 @@ PROCESSES = "processes.tsv"
 REFUSAL = "refusal.txt"
 # What a rank's script writes, while it runs.
 OVERLAY = "overlay"
+COPIES = "copies"
 # Where ranks meet, while they run.
 RENDEZVOUS = "rendezvous"
 # Stand for a mode in the directories of the launches that measure what watching costs.

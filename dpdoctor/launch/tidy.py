@@ -22,7 +22,8 @@ def tidy(directory: Path) -> None:
     """Remove what was needed only while ranks ran, and replace secrets in what they printed."""
     (directory / rundir.RENDEZVOUS).unlink(missing_ok=True)
     for place in (directory, *directory.glob("rank*"), *directory.glob(f"{rundir.WORLDS}/*/rank*")):
-        shutil.rmtree(place / rundir.OVERLAY, ignore_errors=True)
+        for scratch in (rundir.OVERLAY, rundir.COPIES):
+            shutil.rmtree(place / scratch, ignore_errors=True)
         for log in (place / name for name in (rundir.STDOUT, rundir.STDERR, rundir.STACKS)):
             if log.exists():
                 with contextlib.suppress(OutputError):  # the disk is full, say, and a run is more than its logs

@@ -15,8 +15,6 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -64,6 +62,10 @@ def main(task: WorkerTask, protection: Protection) -> int:
     if not task.spec.allow_writes:
         LEAVING.with_code(code)
     return code
+
+
+# A sign of life at each step would take as long as all else that is done there.
+_BEAT_EVERY_NS = 100_000_000
 
 
 class _Untimed(PhaseClock):
@@ -123,10 +125,13 @@ class Bare:
         self._director = Director(task.spec.recording.of_control(), (FULL,), task.spec.seed)
         self._segment = self._director.first()
         self._counter = StepCounter()
-        self._number = self._done = self._begun_ns = self._first_ns = 0
+        self._number = self._done = self._begun_ns = self._first_ns = self._num_measured = 0
         self._durations_ns: list[int] = []  # of the counted steps of this segment
-        self._num_measured = 0
-        self._at_edge = False
+        # Since something was last done at the end of a step: when steps ended, and in which of them a loader began.
+        self._ends_ns: list[int] = []
+        self._edges: set[int] = set()
+        self._due = 1  # steps after which there is something to do
+        self._beat_due_ns = 0
         self._last_ns = self._clock()
         self._refusal = environment.ChildRefusal(Patches(for_children=True), directory, task.spec.named)
         self._watch()
@@ -135,7 +140,9 @@ class Bare:
         patches = Patches()
         profiler.keep_others(patches, lambda _: None)  # the baseline says it
         phases = _Untimed(self._clock)
-        optimizers = Optimizers(self._counter, phases, self._ending.check, self._on_step, lambda: None)
+        self._optimizers = optimizers = Optimizers(
+            self._counter, phases, self._ending.check, self._on_step, lambda: None
+        )
         optimizers.watch(patches)
         environment.refuse_distribution(patches, self._refuse, self._task.spec.named)
         differentiate, iterate = torch.autograd.backward, DataLoader.__iter__
@@ -155,7 +162,7 @@ class Bare:
                 optimizers.backward_ended()
 
         def begin(loader: DataLoader[Any]) -> Any:
-            self._at_edge = True
+            self._edges.add(len(self._ends_ns))
             return iterate(loader)
 
         patches.replace(torch.autograd, "backward", backward)
@@ -174,6 +181,7 @@ class Bare:
         except BaseException as error:  # noqa: BLE001 - the user's script may raise anything; it is recorded
             error.__traceback__ = lines.without_ours(error.__traceback__)
             traceback.print_exception(error)
+            self._keep()
             refused = None if self._recorder.num_steps else self._refusal.reason
             said = refused or environment.looked_for_rank(error, script.raised_at(error), self._task.spec.named)
             self._left(said or script.failure(error) + self._protection.hint(error) + self._refusal.hint)
@@ -183,30 +191,48 @@ class Bare:
         sys.stderr.flush()
         return 0 if self._ending.status == "ok" else 1
 
-    def _on_step(self) -> None:
+    def _on_step(self, *_: object) -> None:
+        """Take note of the end of a step; what can wait is done after several."""
         now = self._clock()
-        self._done += 1
-        self._recorder.step(self._step(now))
-        if self._done > self._segment.skip:
-            self._durations_ns.append(now - self._last_ns)
-        self._last_ns, self._at_edge = now, False
-        self._heartbeat.beat(self._recorder.num_steps, 0, now)
+        self._ends_ns.append(now)
+        if now >= self._beat_due_ns:
+            self._heartbeat.beat(self._recorder.num_steps + len(self._ends_ns), 0, now)
+            self._beat_due_ns = now + _BEAT_EVERY_NS
+        if len(self._ends_ns) == self._due:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Begin or end the counted steps of a segment, where that is due."""
+        self._keep()
         if self._number == 0 and self._done == 1:
-            self._first_ns = self._begun_ns = now
+            self._first_ns = self._begun_ns = self._last_ns
             self._heartbeat.enter("warmup")
         segment = self._segment
         if self._done == segment.skip + segment.num_steps:
             self._edge()
         elif self._done == segment.skip:
             self._open()
+        segment = self._segment
+        self._due = min(n - self._done for n in (segment.skip, segment.skip + segment.num_steps) if n > self._done)
 
-    def _step(self, now: int) -> Callable[[], StepRecord]:
-        is_counted = self._done > self._segment.skip
-        step, duration_ns = self._recorder.num_steps + 1, now - self._last_ns
-        return partial(_record, step, self._number, self._last_ns, duration_ns, self._at_edge, is_counted)
+    def _keep(self) -> None:
+        """Make records of the steps that ended since this was last called."""
+        is_counted = self._done >= self._segment.skip
+        for index, end_ns in enumerate(self._ends_ns):
+            begin_ns, self._last_ns = self._last_ns, end_ns
+            step, duration_ns = self._recorder.num_steps + 1, end_ns - begin_ns
+            self._recorder.step(_record, step, self._number, begin_ns, duration_ns, index in self._edges, is_counted)
+            if is_counted:
+                self._durations_ns.append(duration_ns)
+        self._done += len(self._ends_ns)
+        # A loader that began since the last end did so in the step that follows.
+        self._edges = {0} if len(self._ends_ns) in self._edges else set()
+        self._ends_ns.clear()
 
     def _open(self) -> None:
         synchronise()
+        if self._segment.kind == "measure":
+            self._optimizers.only_ends(self._on_step)
         self._begun_ns = self._last_ns = self._clock()
 
     def _edge(self) -> None:
@@ -254,6 +280,7 @@ class Bare:
         """The script ended by itself; one that was told to stop is judged already."""
         if self._ending.begun:
             return
+        self._keep()
         counted = self._done - self._segment.skip
         if self._segment.kind == "measure" and counted >= LEAST_STEPS_OF_A_CUT_WINDOW and not torch.cuda.is_available():
             self._close(self._last_ns, complete=True)
@@ -267,6 +294,8 @@ class Bare:
 
     def _finish(self, status: str, reason: str | None) -> None:
         self._heartbeat.enter("finishing")
+        self._optimizers.follow()  # who swallows what ends the script is told again
+        self._keep()
         self._recorder.flush()
         self._record = replace(self._record, status=status, reason=reason)
         rundir.write_json(self._directory / rundir.RANK, self._record)

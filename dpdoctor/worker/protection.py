@@ -14,6 +14,7 @@ from pathlib import Path
 from dpdoctor import rundir
 from dpdoctor.spec import OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, RunSpec, WorkerTask
 from dpdoctor.worker import wall
+from dpdoctor.worker.copies import copies
 from dpdoctor.worker.overlay import territory
 from dpdoctor.worker.wall import NoWallError, Wall
 
@@ -116,18 +117,19 @@ def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
     Raises:
         NoWallError: it cannot stand here.
     """
-    scratch = place / rundir.OVERLAY
+    scratch, own = place / rundir.OVERLAY, Path(task.directory)
     scratch.mkdir(parents=True, exist_ok=True)
     lying = _not_exchanged(territory.in_shared_memory())
     # A copy, which the script would get when it opens it, no longer shows what others write there.
     used_by_others = _not_exchanged(territory.mapped_to_write()) if lying else []
     return wall.put_up_overlay(
         scratch,
-        own=Path(task.directory),
+        own=own,
         opened=[*map(Path, territory.caches()), *used_by_others],
         homes=task.spec.homes,
         lying=lying,
         walls=walls,
+        copied=copies(task.spec.homes, place / rundir.COPIES, own) if task.bare else (),
     )
 
 

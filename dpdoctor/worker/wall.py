@@ -27,6 +27,7 @@ from typing import Any
 
 from dpdoctor import cgroup
 from dpdoctor.records import Written
+from dpdoctor.worker.copies import Copy
 
 # linux/sched.h and linux/mount.h
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -130,18 +131,20 @@ def put_up_overlay(
     homes: Iterable[Path],
     lying: Iterable[Path] = (),
     walls: int = 1,
+    copied: Iterable[Copy] = (),
 ) -> Wall:
     """Put an overlay around this process.
 
     What is written below `own` and to what is `opened`, or below it, as far as that is there, is really written, but
     for the `homes`, where the script lives and runs. What is `lying` in shared memory, all in one directory, is not.
-    `scratch` is an empty directory below `own`; `walls` are to stand at once. To be called while the process has one
+    `scratch` is an empty directory below `own`; `walls` are to stand at once. Of what is `copied` the process finds the
+    copies. To be called while the process has one
     thread only. It is tried in a child first: half a wall could not be taken down again.
 
     Raises:
         NoWallError: it cannot stand here.
     """
-    site = _Site(scratch, own, opened, homes, lying, walls)
+    site = _Site(scratch, own, opened, homes, lying, walls, copied)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -178,12 +181,14 @@ class _Site:
         homes: Iterable[Path],
         lying: Iterable[Path],
         walls: int,
+        copied: Iterable[Copy],
     ) -> None:
         self._scratch, self._own = scratch.resolve(), own.resolve()
         self._homes = {home.resolve() for home in homes}
         self._opened = sorted({path.resolve() for path in opened if path.exists()})
         self._lying = [path for path in lying if not path.is_symlink()]
         self._walls = walls
+        self._copied = tuple(copied)
 
     def build(self) -> Wall:
         """Put this process behind it."""
@@ -219,6 +224,11 @@ class _Site:
             for home in self._homes:
                 if home.is_relative_to(path):
                     copy.overlay(home, _in(root, home))
+        for of_home in self._copied:
+            behind = _in(root, of_home.of)
+            for name in of_home.left:
+                _mount(behind / name, of_home.at / name, flags=_MS_BIND | _MS_REC)
+            _mount(of_home.at, behind, flags=_MS_BIND | _MS_REC)
         _mount(self._own, _in(root, self._own), flags=_MS_BIND)
         os.chroot(root)
         os.chdir(cwd)

@@ -19,9 +19,10 @@ from dpdoctor import rundir
 
 SCRIPT = Path(__file__).with_name("own_cost_script.py")
 KINDS = ("none", "seeds", "stats", "exists", "lists", "loads", "tensors", "json", "logs", "checkpoints", "temporary")
-# Knows nothing of dpdoctor: prints the median seconds of the steps between the 100th and the last.
+# Knows nothing of dpdoctor: prints the median seconds of the steps between the 100th and the last. The script runs in
+# the outermost frame but one: what torch formats of the stack when it is seeded takes the longer, the deeper that is.
 STOPWATCH = """
-import os, runpy, statistics, sys, time
+import os, statistics, sys, time
 import torch
 torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // 2))
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -33,7 +34,8 @@ def ended(*_):
         os._exit(0)
 register_optimizer_step_post_hook(ended)
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+sys.path[0] = os.path.dirname(sys.argv[0])
+exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
 """
 
 

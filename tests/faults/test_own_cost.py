@@ -44,7 +44,7 @@ def test_bare_launches_leave_no_file_upload_nothing_and_are_read_again(profile, 
     assert [path.name for path in bare(done.root)][:2] == ["bare", "bare.2"]
     run = rundir.read(done.root)
     assert {launch.record.status for launch in (*run.bare, *run.watched)} == {"ok"}
-    assert not list(done.root.rglob(rundir.OVERLAY))
+    assert not [path for name in (rundir.OVERLAY, rundir.COPIES) for path in done.root.rglob(name)]
     assert {rank.record.protected_by for launch in run.bare for rank in launch.ranks} <= {
         "kernel",
         "landlock",

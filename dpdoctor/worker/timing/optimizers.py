@@ -15,6 +15,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches, around_compiled
@@ -211,6 +212,10 @@ class Optimizers:
         # Who took steps that changed nothing after a backward pass, and how many passes had begun by the last of them.
         self._idle: list[str] = []
         self._passes_by_idle = 0
+        # torch's hooks before and after a step.
+        self._hooks: tuple[RemovableHandle, ...] = ()
+        # Whether a step may be another thing than a call of the optimizer's, as with a scaler or in a graph.
+        self._is_wrapped = False
         self.any_seen = False
         self.in_backward: list[int] = []
         self.in_backward_at = ""
@@ -232,6 +237,7 @@ class Optimizers:
 
         @functools.wraps(scaled_step)
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            self._wrapped()
             self._begin(optimizer, scaled=True)
             result = scaled_step(scaler, optimizer, *args, **kwargs)
             self._end(optimizer, scaled=True)
@@ -239,6 +245,7 @@ class Optimizers:
 
         @functools.wraps(compile_any)
         def compile_and_see(model: Any = None, **arguments: Any) -> Any:
+            self._wrapped()
             compiled = compile_any(model, **arguments)
             return self._seen(compiled) if inspect.isroutine(model) else compiled
 
@@ -248,8 +255,42 @@ class Optimizers:
         patches.replace(torch, "compile", compile_and_see)
         before = register_optimizer_step_pre_hook(self._begin)
         after = register_optimizer_step_post_hook(self._end)
+        self._hooks = before, after
         patches.add("torch.optim.optimizer step pre hook", before.remove)
         patches.add("torch.optim.optimizer step post hook", after.remove)
+
+    def only_ends(self, on_end: Callable[..., None]) -> None:
+        """Have torch itself call `on_end` after each step, with nothing around it, while only one optimizer's count.
+
+        Nothing happens where others may; once they may, steps are followed again, as after `follow`.
+        """
+        if self._is_sole():
+            self._hook(_nothing, on_end)
+
+    def follow(self) -> None:
+        """Follow each step from its beginning to its end."""
+        self._hook(self._begin, self._end)
+
+    def _hook(self, *hooks: Callable[..., None]) -> None:
+        """Put functions in the place of those that torch calls, which it may be doing at this moment."""
+        for handle, hook in zip(self._hooks, hooks, strict=True):
+            of_torch = handle.hooks_dict_ref()
+            if of_torch is not None and handle.id in of_torch:
+                of_torch[handle.id] = hook
+
+    def _is_sole(self) -> bool:
+        """Return whether every step of an optimizer's, as torch's hooks see it, is one of the reference's."""
+        alive = self.alive()
+        if len(self._created) != 1 or not alive or self._is_wrapped or self.in_backward_at or self.in_backward:
+            return False
+        # One that calls its base class's step makes torch call its hooks twice.
+        own = [kind for kind in type(alive[0]).__mro__ if kind is not Optimizer and "step" in vars(kind)]
+        return len(own) == 1 and self._has_trained and self._counter.reference == 0 and not self._counter.under_way
+
+    def _wrapped(self) -> None:
+        """A step may be another thing than a call of the optimizer's from now on."""
+        self._is_wrapped = True
+        self.follow()
 
     def built(self, optimizer: Optimizer) -> None:
         """The script has built an optimizer, or a copy of one; nothing happens where it is known."""
@@ -274,6 +315,8 @@ class Optimizers:
         # Another one may have its id once it is gone.
         self._created.append(weakref.ref(optimizer, lambda _: self._known.pop(number, None)))
         self.any_seen = True
+        if self._created[1:]:
+            self.follow()
         self._counter.built(known.index)
         if self._on_built is not None:
             self._on_built()
@@ -376,6 +419,10 @@ class Optimizers:
         self._counter.enter(first)
         if self._counter.leave(first):
             self._on_step()
+
+
+def _nothing(*_: Any) -> None:
+    """Take no notice."""
 
 
 def _does_nothing(optimizer: Optimizer, arguments: Iterable[Any]) -> bool:

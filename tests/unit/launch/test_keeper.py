@@ -77,14 +77,15 @@ time.sleep(60)
 
 
 def test_ranks_end_with_a_launcher_that_is_killed_and_what_it_would_have_removed_is_gone(tmp_path: Path) -> None:
-    overlay = tmp_path / "rank0" / rundir.OVERLAY / "home"
-    overlay.mkdir(parents=True)
+    scratch = [tmp_path / "rank0" / name for name in (rundir.OVERLAY, rundir.COPIES)]
+    for directory in scratch:
+        (directory / "home").mkdir(parents=True)
     root = str(Path(keeper.__file__).parents[2])
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=root)
     pids, semaphore = said(tmp_path)
     launcher.kill()
     launcher.wait()
-    until(lambda: nothing_is_left(pids, semaphore) and not overlay.parent.exists())
+    until(lambda: nothing_is_left(pids, semaphore) and not any(map(Path.exists, scratch)))
     assert nothing_is_left(pids, semaphore)
 
 

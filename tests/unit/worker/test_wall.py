@@ -113,6 +113,44 @@ def test_where_it_cannot_stand_the_process_goes_on_as_it_was(tmp_path: Path) -> 
     assert Path("/proc/self/ns/mnt").readlink() == before
 
 
+COPIED = """
+import sys
+from pathlib import Path
+from dpdoctor.worker import wall
+from dpdoctor.worker.copies import Copy
+own, home = map(Path, sys.argv[1:])
+(own / "scratch").mkdir()
+copy = Copy(of=home, at=own / "copy", left=("large.bin", "data"))
+(copy.at / "data").mkdir(parents=True)
+(copy.at / "large.bin").touch()
+(copy.at / "old.txt").write_text("mine, copied")
+try:
+    wall.put_up_overlay(own / "scratch", own=own, opened=[], homes=[home], copied=[copy])
+except wall.NoWallError as error:
+    sys.exit(print(error))
+print("stands")
+print((home / "old.txt").read_text(), (home / "large.bin").read_text(), (home / "data/inside.txt").read_text())
+for name in ("old.txt", "large.bin", "data/inside.txt", "new.txt"):
+    (home / name).write_text("theirs")
+"""
+
+
+def test_what_is_copied_is_found_as_the_copy_and_the_rest_behind_the_wall(tmp_path: Path, home: Path) -> None:
+    own = tmp_path / "own"
+    (home / "data").mkdir()
+    own.mkdir()
+    for name in ("large.bin", "data/inside.txt"):
+        (home / name).write_text("mine")
+    command = [sys.executable, "-c", COPIED, str(own), str(home)]
+    stands, *seen = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    if any(word in stands for word in NOT_ALLOWED):
+        pytest.skip(f"this kernel lets this user make no namespace of its own: {stands}")
+    assert (stands, seen) == ("stands", ["mine, copied mine mine"])
+    assert not (home / "new.txt").exists()
+    assert [(home / name).read_text() for name in ("old.txt", "large.bin", "data/inside.txt")] == ["mine"] * 3
+    assert [(own / "copy" / name).read_text() for name in ("old.txt", "new.txt", "large.bin")] == ["theirs"] * 2 + [""]
+
+
 # So many walls at once that each may hold a few MB, and a writer that tells nothing of it, as torch.save does not.
 FILLS = """
 import os, sys

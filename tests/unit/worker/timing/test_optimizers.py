@@ -5,6 +5,7 @@ import copy
 import gc
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -660,6 +661,70 @@ def test_a_scaled_step_is_one_step_that_ends_after_the_scalers(rig: Rig) -> None
         scaling.step(optimizer)
         scaling.update()
     assert [step.ticks["optimizer"] for step in rig.steps] == [10, 10]
+
+
+def second_optimizer(_: Rig, __: nn.Module, optimizer: Optimizer) -> Optimizer:
+    return copy.deepcopy(optimizer)
+
+
+def scaled_step(_: Rig, module: nn.Module, optimizer: Optimizer) -> None:
+    scaling = scaler(8.0)
+    scaling.scale(module(torch.randn(4, 3)).mean()).backward()
+    scaling.step(optimizer)
+
+
+def compiled_step(_: Rig, __: nn.Module, ___: Optimizer) -> None:
+    torch.compile(lambda: None, backend="eager")
+
+
+def end_of_it(rig: Rig, _: nn.Module, __: Optimizer) -> None:
+    rig.optimizers.follow()
+
+
+@pytest.mark.parametrize("change", [second_optimizer, scaled_step, compiled_step, end_of_it])
+def test_only_ends_of_steps_are_told_until_others_may_count(rig: Rig, change: Callable[..., Any]) -> None:
+    module = nn.Linear(3, 1)
+    optimizer, ends = SGD(module.parameters(), lr=0.1), 0
+
+    def on_end(*_: Any) -> None:
+        nonlocal ends
+        ends += 1
+
+    def step() -> None:
+        backward(module)
+        optimizer.step()
+
+    step()
+    rig.optimizers.only_ends(on_end)
+    before = rig.checks
+    step()
+    step()
+    assert (ends, len(rig.steps), rig.checks) == (2, 1, before)
+    kept = change(rig, module, optimizer)
+    seen = len(rig.steps)
+    step()
+    assert (ends, len(rig.steps)) == (2, seen + 1), kept
+    rig.optimizers.only_ends(on_end)
+    step()
+    assert ends == (3 if change is end_of_it else 2)
+
+
+@pytest.mark.parametrize("case", ["subclass", "no gradient", "in a step"])
+def test_steps_are_followed_where_ends_alone_do_not_tell(rig: Rig, case: str) -> None:
+    module, ends = nn.Linear(3, 1), []
+    optimizer = slow_sgd(module, rig.clock) if case == "subclass" else SGD(module.parameters(), lr=0.1)
+
+    def closure() -> torch.Tensor:
+        if case == "in a step":
+            rig.optimizers.only_ends(ends.append)
+        return backward(module)
+
+    optimizer.step(None if case == "no gradient" else closure)
+    if case != "in a step":
+        rig.optimizers.only_ends(ends.append)
+    backward(module)
+    optimizer.step()
+    assert (ends, len(rig.steps)) == ([], 1 if case == "no gradient" else 2)
 
 
 def test_a_step_that_the_scaler_skips_counts(rig: Rig) -> None:
