@@ -22,6 +22,9 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 }
 # In a word: of a path, an identifier, a call or an assignment.
 _NAMES = re.compile(r"[_/=(]|\w\.\w")
+# Of what several modes are told: durations, as units.seconds writes them, and what --time-budget is to be given.
+_TIMES = re.compile(r"((?<![\w.,])[\d,]+(?:\.\d+)? (?:ns|\u00b5s|ms|s|min|h)\b|(?<=--time-budget )\d+)")
+_SECONDS = {"ns": 1e-9, "\u00b5s": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _STATUS_TONES = {"ok": "good", "failed": "bad", "interrupted": "warn"}
 
 
@@ -110,11 +113,37 @@ def listed_figures(figures: Sequence[Figure]) -> str:
 
 
 def by_reason(reasons: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return each reason once with what it holds for, from (what, reason) pairs: {reason: `a, b and c`}."""
-    found: dict[str, list[str]] = {}
+    """Return each reason once with what it holds for, from (what, reason) pairs: {reason: `a, b and c`}.
+
+    Those that differ in times alone are one.
+    """
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for what, reason in reasons:
-        found.setdefault(reason, []).append(what)
-    return {reason: listed([*dict.fromkeys(names)]) for reason, names in found.items()}
+        names, told = found.setdefault(but_for_times(reason), ([], []))
+        names.append(what)
+        told.append(reason)
+    return {as_one(told): listed([*dict.fromkeys(names)]) for names, told in found.values()}
+
+
+def but_for_times(reason: str) -> str:
+    """Return a reason without its times, which alone may differ where it is the same one."""
+    return _TIMES.sub("", reason)
+
+
+def as_one(reasons: Iterable[str]) -> str:
+    """Return reasons that differ in times alone as one, with the range of each; the most of what is to be given."""
+    texts = zip(*map(_TIMES.split, dict.fromkeys(reasons)), strict=True)
+    return "".join(_range_of(each) if place % 2 else each[0] for place, each in enumerate(texts))
+
+
+def _range_of(times: Sequence[str]) -> str:
+    low, high = min(times, key=_seconds), max(times, key=_seconds)
+    return high if low == high or high.isdecimal() else units.span(low, high)
+
+
+def _seconds(time: str) -> float:
+    number, _, unit = time.replace(",", "").partition(" ")
+    return float(number) * _SECONDS.get(unit, 1.0)
 
 
 def absent(reasons: Iterable[tuple[str, str]]) -> list[Absent]:

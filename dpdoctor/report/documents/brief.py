@@ -69,9 +69,9 @@ def troubles(summary: RunSummary) -> Iterator[Trouble]:
 
 def of_modes(summary: RunSummary, *, but: Collection[str] = ()) -> Iterator[Trouble]:
     """Yield every mode that did not end well, `but` for those of some statuses; those that failed alike together."""
-    for names in standing.ended_badly(summary, but=but):
-        mode = summary.modes[names[0]]
-        found = verdict.mode_verdict(names[0], mode, alike=names)
+    for alike in standing.ended_badly(summary, but=but):
+        name, mode = next(iter(alike.items()))
+        found = verdict.mode_verdict(name, mode, alike=alike)
         yield Trouble(tone=found.tone, sentence=found.sentence, lines=mode.stderr_tail)
 
 

@@ -175,11 +175,11 @@ def _factor(figure: Figure) -> Cell:
 
 
 def _troubles(summary: RunSummary) -> Iterator[Callout]:
-    for names in standing.ended_badly(summary, but=("inactive",)):
-        mode = summary.modes[names[0]]
-        found = verdict.mode_verdict(names[0], mode)
-        labels, word = listed([mode_label(name) for name in names]), "failed" if mode.status == "ok" else mode.status
-        reason = sentence(why_withheld(mode) or mode.reason or "No reason was recorded")
+    for alike in standing.ended_badly(summary, but=("inactive",)):
+        name, mode = next(iter(alike.items()))
+        found = verdict.mode_verdict(name, mode)
+        labels, word = listed([*map(mode_label, alike)]), "failed" if mode.status == "ok" else mode.status
+        reason = sentence(standing.why_badly(alike) or mode.reason or "No reason was recorded")
         yield Callout(tone=found.tone, title=f"{labels}: {word}", text=reason, lines=mode.stderr_tail)
 
 

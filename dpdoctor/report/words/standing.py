@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dpdoctor import units
 from dpdoctor.analysis import BASELINE, Figure, ModeSummary, RunSummary
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.summary import why_unlike_steps, why_withheld
-from dpdoctor.report.text import listed_figures, with_interval
+from dpdoctor.report.text import as_one, but_for_times, listed_figures, with_interval
 
 # A gain below this is not worth a word.
 NOTABLE_GAIN = 0.05
@@ -86,15 +86,22 @@ def focus(summary: RunSummary) -> str | None:
     return max(leading, key=lambda name: leading[name].throughput.value or 0.0, default=None)
 
 
-def ended_badly(summary: RunSummary, *, but: Collection[str]) -> list[list[str]]:
+def ended_badly(summary: RunSummary, *, but: Collection[str]) -> list[dict[str, ModeSummary]]:
     """Return the modes that did not end well, `but` for those of some statuses; what failed alike is told of once."""
-    alike: dict[tuple[str, str | None, tuple[str, ...]], list[str]] = {}
+    alike: dict[tuple[str, str, tuple[str, ...]], dict[str, ModeSummary]] = {}
     for name, mode in summary.modes.items():
         why = why_withheld(mode)
         if why is not None or (mode.status != "ok" and mode.status not in but) or has_failed_later(mode):
             # Each of those that have figures is told with its own.
-            alike.setdefault((mode.status, why or name, mode.stderr_tail), []).append(name)
+            told = name if why is None else but_for_times(why)
+            alike.setdefault((mode.status, told, mode.stderr_tail), {})[name] = mode
     return list(alike.values())
+
+
+def why_badly(alike: Mapping[str, ModeSummary]) -> str | None:
+    """Return why modes have no figures that failed alike; None: the one that they are has."""
+    reasons = [reason for reason in map(why_withheld, alike.values()) if reason is not None]
+    return as_one(reasons) if reasons else None
 
 
 def ranks(mode: ModeSummary) -> str:

@@ -70,7 +70,11 @@ def _steps(summary: RunSummary) -> Iterator[str]:
 
 
 def mode_verdict(
-    name: str, mode: ModeSummary, cost: str | None = None, last: Sequence[str] = (), alike: Sequence[str] = ()
+    name: str,
+    mode: ModeSummary,
+    cost: str | None = None,
+    last: Sequence[str] = (),
+    alike: Mapping[str, ModeSummary] | None = None,
 ) -> Headline:
     """Return one mode's result in one sentence, which names all that failed `alike`.
 
@@ -78,9 +82,10 @@ def mode_verdict(
     the `last` ones.
     """
     label, rate = mode_label(name), figure_text(mode.throughput)
-    withheld = why_withheld(mode)
+    alike = alike or {name: mode}
+    withheld = standing.why_badly(alike)
     if withheld is not None:
-        every = [mode_label(one) for one in alike or (name,)]
+        every = [mode_label(one) for one in alike]
         skipped = ("muted", "was skipped" if len(every) == 1 else "were skipped")
         tone, word = skipped if mode.status == "skipped" else ("bad", "failed")
         return Headline(tone=tone, sentence=sentence(f"{listed(every)} {word}: {withheld}"))

@@ -45,6 +45,25 @@ def test_a_reason_names_what_it_holds_for_once() -> None:
     assert text.by_reason([("dp", "a"), ("dp", "a"), ("ddp", "a"), ("dp", "b")]) == {"a": "dp and ddp", "b": "dp"}
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (["3 steps took 999 ms", "3 steps took 1.00 s"], "3 steps took 999 ms to 1.00 s"),
+        (["3 steps took 20.0 s", "3 steps took 3.00 s", "3 steps took 12.0 s"], "3 steps took 3.00\N{EN DASH}20.0 s"),
+        (["it took 1,240 h of 2.00 s", "it took 96.0 h of 2.00 s"], "it took 96.0\N{EN DASH}1,240 h of 2.00 s"),
+        (
+            ["1 s, 5 s: give --time-budget 9 or so", "1 s, 4 s: give --time-budget 12 or so"],
+            "1 s, 4\N{EN DASH}5 s: give --time-budget 12 or so",
+        ),
+        (["3 steps took 2.00 s", "4 steps took 2.00 s"], ""),
+        (["lr 0.1 s", "lr 0.2 m"], ""),
+    ],
+)
+def test_reasons_that_differ_in_times_alone_are_one(reasons: list[str], told: str) -> None:
+    found = text.by_reason((str(number), reason) for number, reason in enumerate(reasons))
+    assert list(found) == ([told] if told else reasons)
+
+
 @pytest.mark.parametrize(("size", "words"), [(None, "unknown"), (32.0, "32"), (1024.0, "1,024"), (31.25, "31.2")])
 def test_batches(size: float | None, words: str) -> None:
     assert text.batch_text(size) == words

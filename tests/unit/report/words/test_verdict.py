@@ -104,8 +104,18 @@ def test_a_mode_in_one_sentence(found: ModeSummary, tone: str, sentence: str) ->
 
 def test_modes_that_were_skipped_alike_are_named_together() -> None:
     skipped = mode(status="skipped", reason="the run ended")
-    said = verdict.mode_verdict("ddp", skipped, alike=("ddp", "fsdp"))
+    said = verdict.mode_verdict("ddp", skipped, alike={"ddp": skipped, "fsdp": skipped})
     assert said.sentence == "ddp and fsdp were skipped: the run ended."
+
+
+def test_modes_that_failed_alike_but_for_times_are_told_together() -> None:
+    found = {
+        name: mode(status="failed", reason=f"3 steps took {took} s, too long")
+        for name, took in (("ddp", "2.00"), ("fsdp", "3.00"))
+    }
+    (alike,) = standing.ended_badly(summary(**found), but=())
+    said = verdict.mode_verdict("ddp", found["ddp"], alike=alike)
+    assert said.sentence == "ddp and fsdp failed: 3 steps took 2.00\N{EN DASH}3.00 s, too long."
 
 
 def test_one_process_is_not_held_against_linear_scaling() -> None:
