@@ -1,6 +1,6 @@
 """Copies of the directories in which a script lives, for a launch that is to find its files as fast as without a wall.
 
-What is large, such as data or an environment, is not copied: it is found behind the wall.
+Large directories, such as data or an environment, are not copied: they are found behind the wall.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_BYTES = 32_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A directory of the user's and where its copy lies; `left` are names in it that hold nothing there yet."""
+    """A directory of the user's and where its copy lies; `left` are directories in it that are empty there."""
 
     of: Path
     at: Path
@@ -31,7 +31,8 @@ class Copy:
 def copies(homes: Iterable[Path], place: Path, own: Path) -> tuple[Copy, ...]:
     """Return copies of directories below `place`, in which `own` is a directory wherever that lies in one of them.
 
-    One that lies in another is in that one's copy. Of one that cannot be read or written whole there is none.
+    One that lies in another is in that one's copy. Of one that cannot be read or written whole there is none, nor of
+    one with a large file: scripts replace files, such as a checkpoint, and what is left is a mount, which cannot be.
     """
     resolved = sorted({home.resolve() for home in homes})
     outermost = [home for home in resolved if not any(other in home.parents for other in resolved)]
@@ -53,12 +54,13 @@ def _copied(home: Path, at: Path, own: Path) -> Copy | None:
             if entry.is_symlink() or room.takes(entry):
                 _copy(entry, at / entry.name)
             else:
+                os.listdir(entry)  # noqa: PTH208 - a file raises NotADirectoryError
+                (at / entry.name).mkdir()
                 left.append(entry.name)
-                (at / entry.name).mkdir() if entry.is_dir() else (at / entry.name).touch()
         shutil.copystat(home, at)
         if own.is_relative_to(home) and own.relative_to(home).parts[0] not in left:
             (at / own.relative_to(home)).mkdir(parents=True, exist_ok=True)
-    except OSError:  # some of it is nobody's to read, or the disk is full
+    except OSError:  # there is a large file, some of it is not this user's to read, or the disk is full
         shutil.rmtree(at, ignore_errors=True)
         return None
     return Copy(of=home, at=at, left=tuple(left))

@@ -22,7 +22,6 @@ def home(tmp_path: Path) -> Path:
     (found / "runs/old" / rundir.HEADER).write_text("{}")
     (found / "runs/notes.txt").write_text("kept")
     (found / "data/large").write_bytes(bytes(1000))
-    (found / "weights.pt").write_bytes(bytes(1000))
     return found
 
 
@@ -38,23 +37,22 @@ def test_all_is_copied_but_what_is_large_and_earlier_runs(
     own.mkdir(parents=True)
     (own.parent / rundir.HEADER).write_text("{}")
     (copy,) = copies([home, home / "code"], tmp_path / "copies", own)
-    assert copy == Copy(of=home, at=tmp_path / "copies/0", left=("data", "weights.pt"))
+    assert copy == Copy(of=home, at=tmp_path / "copies/0", left=("data",))
     code = ["code", "code/inner", "code/inner/model.py"]
     runs = ["runs", "runs/new", "runs/new/bare", "runs/notes.txt"]
-    assert names(copy.at) == [*code, "data", "empty", "link", *runs, "train.py", "weights.pt"]
+    assert names(copy.at) == [*code, "data", "empty", "link", *runs, "train.py"]
     assert (copy.at / "train.py").read_text() == "train()"
     assert (copy.at / "link").readlink() == Path("train.py")
-    assert (copy.at / "weights.pt").stat().st_size == 0
     assert (copy.at / "train.py").stat().st_mtime_ns == (home / "train.py").stat().st_mtime_ns
 
 
-@pytest.mark.parametrize(
-    ("most_files", "left"), [(10, ()), (9, ("weights.pt",)), (4, ("data", "runs", "train.py", "weights.pt"))]
-)
+@pytest.mark.parametrize(("most_files", "left"), [(11, ()), (9, ("runs",)), (6, ("data", "runs"))])
 def test_many_files_are_left_and_what_comes_after_may_still_be_copied(
     most_files: int, left: tuple[str, ...], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies_module, "MOST_FILES", most_files)
+    for name in ("code", "data"):
+        (home / name / "more").write_text("more")
     (copy,) = copies([home], tmp_path / "copies", tmp_path)
     assert copy.left == left
 
@@ -64,6 +62,14 @@ def test_what_is_no_file_is_left(home: Path, tmp_path: Path) -> None:
     (copy,) = copies([home], tmp_path / "copies", tmp_path)
     assert copy.left == ("data",)
     assert names(copy.at / "data") == []
+
+
+def test_there_is_no_copy_beside_a_large_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be a mount, which no other file can replace."""
+    monkeypatch.setattr(copies_module, "MOST_BYTES", 900)
+    (home / "weights.pt").write_bytes(bytes(1000))
+    assert copies([home], tmp_path / "copies", tmp_path) == ()
+    assert list((tmp_path / "copies").iterdir()) == []
 
 
 def test_there_is_no_copy_of_what_cannot_be_copied_whole(
