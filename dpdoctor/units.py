@@ -91,11 +91,21 @@ def span(low: str, high: str) -> str:
     return f"{low.removesuffix(unit)}{between}{high}"
 
 
-def within(text: str, low: str, high: str) -> str:
-    """Return a figure with its range in brackets, their unit once where it is one: 1.42x (1.35\N{EN DASH}1.49)."""
+def within(text: str, low: str, high: str | None) -> str:
+    """Return a figure with its range in brackets, their unit once where it is one: 1.42x (1.35\N{EN DASH}1.49).
+
+    `high` None: it has no upper end.
+    """
+    if high is None:
+        return f"{text} ({above(low)})"
     unit, ends = text.lstrip(_NUMBER), span(low, high)
     is_of_all = {low.lstrip(_NUMBER), high.lstrip(_NUMBER)} == {unit}
     return f"{text} ({ends.removesuffix(unit) if is_of_all else ends})"
+
+
+def above(low: str) -> str:
+    """Return a range without an upper end."""
+    return f"at least {low}"
 
 
 def time_scale(largest: float) -> tuple[float, str]:

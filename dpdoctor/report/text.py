@@ -56,10 +56,11 @@ def figure_text(figure: Figure) -> str:
 
 
 def interval_text(figure: Figure) -> str:
-    """Return `low to high` with its unit; empty where there is none, or none of any width."""
-    if figure.low is None or figure.high is None or figure.low == figure.high:
+    """Return `low to high` with its unit, or its lower end alone; empty where there is none, or none of any width."""
+    if figure.low is None or figure.low == figure.high:
         return ""
-    return units.span(amount(figure.low, figure.unit), amount(figure.high, figure.unit))
+    low = amount(figure.low, figure.unit)
+    return units.above(low) if figure.high is None else units.span(low, amount(figure.high, figure.unit))
 
 
 def short_interval(figure: Figure) -> str:
@@ -70,9 +71,10 @@ def short_interval(figure: Figure) -> str:
 def with_interval(figure: Figure) -> str:
     """Return a figure with its interval in brackets, where it has one."""
     text = figure_text(figure)
-    if figure.low is None or figure.high is None or figure.low == figure.high:
+    if figure.low is None or figure.low == figure.high:
         return text
-    return units.within(text, amount(figure.low, figure.unit), amount(figure.high, figure.unit))
+    high = None if figure.high is None else amount(figure.high, figure.unit)
+    return units.within(text, amount(figure.low, figure.unit), high)
 
 
 def batch_text(num_samples: float | None) -> str:

@@ -237,9 +237,10 @@ def _no_gain(facts: ModeFacts) -> str:
     if found is None:
         return ""
     setting, measured = f"num_workers={found.setting.num_workers}", f"measured {trial.speedup_words(found.speedup)}"
-    if found.speedup.high is None:
+    if found.speedup.low is None:
         return f"; whether {setting} helps could not be told: {measured}, without an interval"
-    return f"; {setting} {'is slower' if found.speedup.high < 1 else 'is not measurably faster'}: {measured}"
+    is_slower = found.speedup.high is not None and found.speedup.high < 1
+    return f"; {setting} {'is slower' if is_slower else 'is not measurably faster'}: {measured}"
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:

@@ -226,9 +226,9 @@ def speedup_words(speedup: Figure) -> str:
     """Return a known speedup with its interval, where it has one."""
     assert speedup.value is not None
     gave = units.times(speedup.value)
-    if speedup.low is None or speedup.high is None:
+    if speedup.low is None:
         return gave
-    return units.within(gave, units.times(speedup.low), units.times(speedup.high))
+    return units.within(gave, units.times(speedup.low), None if speedup.high is None else units.times(speedup.high))
 
 
 def tried_step(mode: ModeSummary) -> Figure | None:

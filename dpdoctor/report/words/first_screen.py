@@ -457,7 +457,7 @@ def _row(run: RunSummary, name: str) -> ModeRow:
 
 def _plus_minus(figure: Figure) -> str:
     if not figure.value or figure.low is None or figure.high is None or figure.low == figure.high:
-        return ""
+        return short_interval(figure)
     above, below = figure.high - figure.value, figure.value - figure.low
     if max(above, below) > LOPSIDED * min(above, below):
         return short_interval(figure)

@@ -20,6 +20,7 @@ RATE = Figure(value=317.2, low=314.6, high=320.1, n=9, unit="samples/s")
         (Figure(value=1.1, low=0.9, high=1.3, unit="s"), "1.10 s", "900 ms to 1.30 s", "900 ms to 1.30 s"),
         (Figure(value=1.31, low=1.27, high=1.35, unit="x"), "1.31x", "1.27–1.35x", "1.27–1.35"),
         (Figure(value=0.654, low=0.6, high=0.7, unit="ratio"), "65%", "60–70%", "60–70"),
+        (Figure(value=1.92, low=1.2, unit="x"), "1.92x", "at least 1.20x", "at least 1.20x"),
         (Figure(value=0.0, low=0.0, high=0.0, unit="s"), "0 s", "", ""),
         (Figure(value=2.0, unit="furlongs"), "2.00 furlongs", "", ""),
         (Figure(value=None, unit="s", reason="no trace"), "unknown", "", ""),

@@ -316,6 +316,12 @@ class TestOpportunities:
         assert (shown.gain.value, shown.gain.low) == (1.5, None)
         assert shown.basis == "upper bound"
 
+    def test_a_measured_gain_without_an_upper_end_is_shown_with_its_lower_one(self) -> None:
+        unbounded = replace(figure(1.4, 0.1, "x"), high=None)
+        measured = finding(speedup=unbounded, speedup_basis="measured", short_remedy="set num_workers=4")
+        found = screen(with_findings(runs.cpu_run(), measured))
+        assert found.do_first.endswith(": measured 1.40x (at least 1.30x) under ddp.")
+
     def test_of_what_nothing_bounds_no_number_is_shown_as_a_bound(self) -> None:
         unbounded = replace(figure(1.4, 0.1, "x"), high=None)
         fields = {"speedup": unbounded, "speedup_basis": "at most", "short_remedy": "set num_workers=4"}
