@@ -66,7 +66,10 @@ class RateMeter(msgspec.Struct):
 def describe(
     title: str, beats: Sequence[Beat | None], rate: float | None, elapsed_s: float, *, since_step_s: float = 0.0
 ) -> str:
-    """Return one line: mode, stage, step, rate, elapsed time. The rank furthest back speaks for all."""
+    """Return one line: mode, stage, step, rate, elapsed time. The rank furthest back speaks for all.
+
+    Whether ranks train on the same samples is not known before they have ended: the rate is that of each.
+    """
     known = [beat for beat in beats if beat is not None]
     if len(known) < len(beats) or not known:
         return f"{title}: starting, {units.seconds(round(elapsed_s))}"
@@ -77,7 +80,7 @@ def describe(
     if last.step and since_step_s >= QUIET_S:
         parts.append(f"no step for {units.seconds(round(since_step_s))}")
     elif rate:
-        parts.append(units.rate(rate))
+        parts.append(units.rate(rate) if len(beats) == 1 else f"{len(beats)} times {units.rate(rate / len(beats))}")
     return ", ".join([*parts, units.seconds(round(elapsed_s))])
 
 

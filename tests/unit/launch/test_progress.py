@@ -73,6 +73,10 @@ def test_every_stage_has_its_line(stage: str) -> None:
     assert line == f"ddp: {stage}, step 1,234, 5,679 samples/s, 61.0 s"
 
 
+def test_the_rate_of_several_ranks_is_that_of_each_as_they_may_train_on_the_same_samples() -> None:
+    assert describe("ddp", [beat(12), beat(12)], 5000.0, 5) == "ddp: measure, step 12, 2 times 2,500 samples/s, 5.00 s"
+
+
 def test_the_rank_furthest_back_speaks_for_all() -> None:
     line = describe("ddp", [beat(12), beat(10, stage="warmup")], None, 5)
     assert line == describe("ddp", [beat(10, stage="warmup")], None, 5)
@@ -127,7 +131,7 @@ def test_the_rate_begins_anew_with_each_launch(console: Console, tmp_path: Path,
         progress.began("ddp", tmp_path)
         progress.moved([beat(0, 0)])
         clock.tick(round(PLAIN_PERIOD_S))
-        progress.moved([beat(5, 50), beat(5, 50)])
+        progress.moved([beat(5, 100)])
         progress.ended(outcome("ok"))
     lines = text(console).splitlines()
     assert lines[:3] == ["ddp: starting", describe("ddp", [beat(5)], 10.0, 10), "ddp: ok after 10.0 s"]
