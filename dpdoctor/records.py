@@ -212,8 +212,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     `name`: ddp, fsdp1, fsdp2, dp, zero, POINT_TO_POINT, TENSOR_PARALLEL; hand-written, what the script exchanges by
     itself at `line`; NOW_AND_THEN; NOTHING. Of a hand-written one, `calls` are those of a step,
     and `in_backward` says whether most of them begin while the backward pass goes on, `of_gradients` whether all come
-    in it or after it, before the update. `hook` is ddp's communication hook, if it has one, and `buffers` how many
-    tensors it broadcasts before forward passes; None: nobody looked.
+    in it or after it, before the update. `hook` is ddp's communication hook, if it has one, `buffers` how many
+    tensors it broadcasts before forward passes, and `trainable_bytes` what it trains; None: nobody looked.
     """
 
     name: str
@@ -224,6 +224,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     of_gradients: bool = False
     hook: str = ""
     buffers: int | None = None
+    trainable_bytes: int | None = None
 
 
 # Of a compiled function that calls a model, in the warning that says so: in a bare launch it runs as it was compiled.

@@ -252,7 +252,14 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def may_split_model(self) -> bool:
         """Return whether ranks may each compute a part of one model, for which they need the same samples."""
         is_named = any(way.name == TENSOR_PARALLEL for way in self.ways)
-        return is_named or (self.parameters_differ and not self.wrapper)
+        return is_named or (self.parameters_differ and (not self.wrapper or self.wraps_a_part))
+
+    @property
+    def wraps_a_part(self) -> bool:
+        """Return whether DistributedDataParallel has only a part of what is trained, as a gate without its experts."""
+        of_ddp = [way.trainable_bytes for way in self.ways if way.name == "ddp"]
+        trained = sum(unit.trainable_bytes for unit in self.mode.conversion.modules) if self.mode.conversion else 0
+        return bool(of_ddp) and None not in of_ddp and sum(filter(None, of_ddp)) < trained
 
     @property
     def by_hand(self) -> Strategy | None:

@@ -31,7 +31,8 @@ def _check(facts: ModeFacts) -> Finding | None:
         return None
     if not all(map(_averages_gradients, conversion.strategies)) or not facts.parameters_differ:
         return None
-    if any("reduce" in way.facts for way in facts.own_exchanges) and not _averages_all(facts.times_reduced):
+    is_reduced = any("reduce" in way.facts for way in facts.own_exchanges)
+    if not (_averages_all(facts.times_reduced) if is_reduced else not facts.wraps_a_part):
         return None
     own = next(iter(facts.own_exchanges), None)
     ranks = units.count(facts.mode.world_size, "rank")

@@ -60,7 +60,18 @@ def _ddp(wrapper: DistributedDataParallel) -> Strategy:
     option = "forward_sync_buffers" if hasattr(wrapper, "forward_sync_buffers") else "broadcast_buffers"
     buffers = len(wrapper.modules_buffers) if getattr(wrapper, option) else 0
     hook = str(told.get("comm_hook") or "")
-    return Strategy(name="ddp", facts=", ".join(filter(None, facts)), hook=hook, buffers=buffers)
+    trained = {
+        id(parameter): parameter.numel() * parameter.element_size()
+        for name, parameter in wrapper.module.named_parameters()
+        if parameter.requires_grad and name not in wrapper.parameters_to_ignore
+    }
+    return Strategy(
+        name="ddp",
+        facts=", ".join(filter(None, facts)),
+        hook=hook,
+        buffers=buffers,
+        trainable_bytes=sum(trained.values()),
+    )
 
 
 def _fsdp1(shards: Sequence[FullyShardedDataParallel]) -> list[Strategy]:

@@ -55,6 +55,10 @@ FIRES = {
         conversion(replace(BY_HAND, facts="6 calls of send in a step")), counters=exchanging()
     ),
     "ddp": native(conversion(DDP)),
+    "ddp around all": native(conversion(replace(DDP, trainable_bytes=4))),
+    "ddp around a part, and the others by hand": native(
+        conversion(replace(DDP, trainable_bytes=1), BY_HAND), counters=reducing(4)
+    ),
     "ddp with a hook that averages": native(conversion(replace(DDP, hook="bf16_compress_hook"))),
 }
 SILENT = {
@@ -63,6 +67,7 @@ SILENT = {
     "not all, and something is gathered": native(
         conversion(replace(BY_HAND, facts="1 call of all_gather in a step"), BY_HAND), counters=reducing(3)
     ),
+    "ddp around a part, as the gate of experts": native(conversion(replace(DDP, trainable_bytes=3))),
     "one rank": native(conversion(BY_HAND), 1),
     "sharded": native(conversion(Strategy(name="fsdp2"))),
     "hybrid": native(conversion(DDP, Strategy(name="zero"))),

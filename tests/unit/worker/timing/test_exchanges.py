@@ -144,7 +144,9 @@ def test_what_torch_wraps_has_the_scripts_line_too(exchanges: Exchanges) -> None
 def test_wrappers_are_named_with_their_facts(exchanges: Exchanges) -> None:
     model = nn.Sequential(DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True))
     (found,) = strategies.found([model], [], exchanges, trained_bytes=24)
-    assert found == Strategy(name="ddp", facts="1 bucket of 24 B at most, find_unused_parameters", buffers=0)
+    assert found == Strategy(
+        name="ddp", facts="1 bucket of 24 B at most, find_unused_parameters", buffers=0, trainable_bytes=24
+    )
 
 
 @pytest.mark.parametrize(("broadcasts", "buffers"), [(True, 3), (False, 0)])
