@@ -18,11 +18,16 @@ FILE = "heartbeat"
 EXPERIMENT = "experiment"
 STAGES = ("starting", "script", "warmup", "proof", "measure", EXPERIMENT, "trace", "finishing", "done")
 
-_LAYOUT = struct.Struct("<6q")
+_LAYOUT = struct.Struct("<7q")
+_PASSES = struct.Struct("<q")
+_PASSES_AT = _LAYOUT.size - _PASSES.size
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """The last sign of life: `at_ns` is the host's monotonic clock, `window` counts windows from 0."""
+    """The last sign of life: `at_ns` is the host's monotonic clock, `window` counts windows from 0.
+
+    `passes` are the backward passes that ended before the first step.
+    """
 
     pid: int
     stage: str
@@ -30,6 +35,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     window: int
     at_ns: int
+    passes: int = 0
 
 
 class Heartbeat:
@@ -44,13 +50,14 @@ class Heartbeat:
         self._clock = clock
         self._stage = 0
         self._window = 0
+        self._passes = 0
         self.beat(0, 0)
 
     def enter(self, stage: str, window: int = 0) -> None:
         """Enter a stage, one of STAGES."""
         self._stage = STAGES.index(stage)
         self._window = window
-        _, _, step, samples, _, _ = _LAYOUT.unpack_from(self._memory)
+        _, _, step, samples, *_ = _LAYOUT.unpack_from(self._memory)
         self.beat(step, samples)
 
     @property
@@ -61,7 +68,12 @@ class Heartbeat:
     def beat(self, step: int, samples: int, at_ns: int | None = None) -> None:
         """Show that `step` steps and `samples` samples are done, at `at_ns` of the clock; None: now."""
         at_ns = self._clock() if at_ns is None else at_ns
-        _LAYOUT.pack_into(self._memory, 0, self._pid, self._stage, step, samples, self._window, at_ns)
+        _LAYOUT.pack_into(self._memory, 0, self._pid, self._stage, step, samples, self._window, at_ns, self._passes)
+
+    def backward_ended(self) -> None:
+        """Count a backward pass; it is no progress by itself."""
+        self._passes += 1
+        _PASSES.pack_into(self._memory, _PASSES_AT, self._passes)
 
 
 def read(directory: Path) -> Beat | None:
@@ -72,7 +84,7 @@ def read(directory: Path) -> Beat | None:
         return None
     if len(data) < _LAYOUT.size:
         return None
-    pid, stage, step, samples, window, at_ns = _LAYOUT.unpack(data[: _LAYOUT.size])
+    pid, stage, step, samples, window, at_ns, passes = _LAYOUT.unpack(data[: _LAYOUT.size])
     if not pid or not 0 <= stage < len(STAGES):
         return None
-    return Beat(pid=pid, stage=STAGES[stage], step=step, samples=samples, window=window, at_ns=at_ns)
+    return Beat(pid=pid, stage=STAGES[stage], step=step, samples=samples, window=window, at_ns=at_ns, passes=passes)

@@ -484,7 +484,8 @@ def stuck_words(stuck: Sequence[SeenRank], done: Sequence[SeenRank], timeout_s: 
     standing = [f"rank {rank.rank} stands at {_line(rank)} after {_steps(rank)}" for rank in stuck]
     over = [f"rank {rank.rank} {_done_words(rank)}" for rank in done]
     told = "; ".join(_first(words) for words in (standing, over) if words)
-    return f"no progress for {units.seconds(timeout_s)}: {told}. {watch.EQUALLY} --timeout gives them more time"
+    why = watch.without_update([*stuck, *done]) or watch.EQUALLY
+    return f"no progress for {units.seconds(timeout_s)}: {told}. {why} --timeout gives them more time"
 
 
 def _done_words(rank: SeenRank) -> str:

@@ -41,6 +41,9 @@ SENT_MORE = (
 )
 MORE_TIME = "--timeout gives it more time"
 NO_STEPS = "; what trains without a backward pass, as evolution strategies do, has no steps to measure"
+# Fewer may be what a script tries before it trains.
+MANY_PASSES = 10
+NO_UPDATE = "{} ended, and no optimizer took a step after one: does the script call optimizer.step()?"
 ENDED_APART = (
     "the script of rank {} ended after {}, while that of rank {} trained on and waited for it: ranks must take equally "
     "many steps. Does what it draws or computes by itself decide when to end?"
@@ -226,13 +229,24 @@ def outcome_of_hang(ranks: Sequence[RankProcess], silent: Sequence[int], timeout
     line = f"; it stands at {at.file}:{at.line} in {at.function}" if at else ""
     who = f"rank {culprit.rank}" if len(ranks) > 1 else "the script"
     prints = f"; {PRINTING}" if _has_just_printed(culprit, timeout_s) else ""
-    reason = f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. {_way_out(ranks)}"
+    no_update = without_update(ranks)
+    way_out = f"{no_update} {MORE_TIME}" if no_update else _way_out(ranks)
+    reason = f"{who} made no progress for {units.seconds(timeout_s)} {where(culprit)}{line}{prints}. {way_out}"
     return LaunchOutcome(
         status="failed",
         reason=reason,
         failed_rank=culprit.rank,
         stderr_tail=tail(culprit.directory / rundir.STDERR),
     )
+
+
+def without_update(ranks: Sequence[RankProcess]) -> str:
+    """Return that ranks run backward passes and take no step; empty: some took one, or ran few."""
+    beats = [beat for rank in ranks if (beat := beat_of(rank))]
+    fewest = min((beat.passes for beat in beats), default=0)
+    if fewest < MANY_PASSES or any(beat.step for beat in beats):
+        return ""
+    return NO_UPDATE.format(units.count(fewest, "backward pass"))
 
 
 def _way_out(ranks: Sequence[RankProcess]) -> str:

@@ -42,6 +42,7 @@ OF_COPIES = (
     "them, such as weights in full precision, give --modes native"
 )
 NO_STEP = "the script ended without a training step: no optimizer.step() on gradients and no backward() was seen"
+NO_UPDATE = "the script ended without a training step: no optimizer.step() on gradients was seen after {}"
 STARTED = ". Processes that it starts itself are not watched: if those train, give --modes native"
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
 ASKED = ". Does the script train past a call of its model, or change parameters by what only one rank has seen?"
@@ -364,8 +365,10 @@ class Conductor:
         """Return status and reason for a script that ended before enough was recorded."""
         parts, counted = self._parts, self._done - self._segment.skip
         if parts.steplog.num_steps == 0:
-            at = parts.mode.passes.functional
-            return "failed", NO_STEP + (FUNCTIONAL.format(at) if at else STARTED)
+            passes = parts.mode.passes
+            if passes.num_ended and not passes.functional:
+                return "failed", NO_UPDATE.format(units.count(passes.num_ended, "backward pass"))
+            return "failed", NO_STEP + (FUNCTIONAL.format(passes.functional) if passes.functional else STARTED)
         if not parts.wrapping.modules:
             return "failed", self._nothing_wrapped()
         if self._begin_ns is not None and counted > 0:

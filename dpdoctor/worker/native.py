@@ -44,8 +44,11 @@ from dpdoctor.worker.timing.exchanges import Exchanges
 NEVER_TRAINED = "this process made a process group, and ended without a training step"
 BY_BACKWARD = (
     "; rank {} has no optimizer, so that its steps end with its backward passes: where others wait for what it "
-    "exchanges after them, as a parameter server does, the script cannot be observed"
+    "exchanges after them, as in a pipeline or with a parameter server, the script cannot be observed"
 )
+# Ranks that wait for each other in backward passes may not meet there. A script that tries its model before it builds
+# its optimizer, in a pass for each micro-batch of a pipeline perhaps, takes no steps yet.
+PASSES_BEFORE_STEPS = 8
 LATE_GROUP = "the script made a process group after {} training steps that it took without one"
 
 
@@ -123,6 +126,8 @@ class Native(Observer):
     ) -> None:
         self._stored = Stored(store, where.rank, where.world_size) if where.world_size > 1 else None
         self._is_over = False
+        if where.world_size > 1:
+            self._passes_before_steps = PASSES_BEFORE_STEPS
         super().__init__(task, where, directory, heartbeat, backend, protection=_protection(task))
         self._strategies: tuple[Strategy, ...] = ()
         self._period = 1

@@ -68,6 +68,7 @@ class Observer(ABC):
     _before_backward: Callable[[Any, bool, bool], None] | None = None
     _on_built: Callable[[], None] | None = None
     _passed_in_step: Callable[[], None] | None = None
+    _passes_before_steps = 0
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class Observer(ABC):
             self._watch.optimizer_stepped,
             on_built=self._on_built,
             on_idle=self._trains_nothing,
+            patience=self._passes_before_steps,
         )
         self._wrapping = Wrapping(self._mode, self._patches, self._watch, self._optimizers.alive, self._fail)
         self._phases.updates = Updates(lambda: self._wrapping.modules)
@@ -290,6 +292,8 @@ class Observer(ABC):
         self._tally.backward(in_step=bool(self._counter.under_way))
         self._watch.backward_ended()
         passes.num_ended += 1
+        if not self._steplog.num_steps:
+            self._heartbeat.backward_ended()
         if self._wrapping.awaited:
             self._wrapping.backward_ended()
         if optimizers.in_backward or not optimizers.any_seen:

@@ -69,6 +69,7 @@ class Rig:
         rule: str = "per-device",
         world_size: int = 1,
         unused: Sequence[str] = (),
+        patience: int = 0,
     ) -> None:
         self.clock = HandClock(1)
         self.phases, self.tally, self.counter = PhaseClock(self.clock), SteadyTally(patience=2), StepCounter()
@@ -81,6 +82,7 @@ class Rig:
             self.on_step,
             self.watch.optimizer_stepped,
             on_idle=self.idle.append,
+            patience=patience,
         )
         self.wrapping = Wrapping(mode, patches, self.watch, self.optimizers.alive, self.fail)
         self.loaders = Loaders(rule, 0, world_size, seed=0)

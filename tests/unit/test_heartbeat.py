@@ -48,6 +48,17 @@ def test_a_new_stage_keeps_the_counts(tmp_path: Path) -> None:
     assert heartbeat.read(tmp_path) == Beat(pid=1, stage="measure", step=10, samples=40, window=3, at_ns=2)
 
 
+def test_a_backward_pass_is_counted_and_no_progress(tmp_path: Path) -> None:
+    clock = HandClock(1)
+    heart = Heartbeat(tmp_path, 1, clock)
+    clock.tick(1)
+    for _ in range(2):
+        heart.backward_ended()
+    assert heartbeat.read(tmp_path) == Beat(pid=1, stage="starting", step=0, samples=0, window=0, at_ns=1, passes=2)
+    heart.enter("script")
+    assert heartbeat.read(tmp_path) == Beat(pid=1, stage="script", step=0, samples=0, window=0, at_ns=2, passes=2)
+
+
 def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
     heart = Heartbeat(tmp_path, 1, HandClock())
     with pytest.raises(ValueError, match="not in tuple"):

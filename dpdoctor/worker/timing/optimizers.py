@@ -175,7 +175,8 @@ class Optimizers:
     if it was in one; without any torch optimizer, when a backward pass has. `on_any_step` is called before it, and for
     every optimizer's outermost step, and once for all that were taken in one backward pass, which are one step. `check`
     is called when a step begins, `on_built` when an optimizer or a copy of one was built, `on_idle` with the classes
-    of those that stepped when backward passes have left no gradient to any optimizer in MOST_IDLE steps.
+    of those that stepped when backward passes have left no gradient to any optimizer in MOST_IDLE steps. So many
+    backward passes as `patience` are no steps while no optimizer was built: one may be built after them.
 
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
@@ -193,6 +194,7 @@ class Optimizers:
         *,
         on_built: Callable[[], None] | None = None,
         on_idle: Callable[[tuple[str, ...]], None] | None = None,
+        patience: int = 0,
     ):
         self._counter = counter
         self._phases = phases
@@ -201,6 +203,7 @@ class Optimizers:
         self._on_any_step = on_any_step
         self._on_built = on_built
         self._on_idle = on_idle
+        self._patience = patience
         self._created: list[weakref.ref[Optimizer]] = []
         # By id, of those that live.
         self._known: dict[int, _Known] = {}
@@ -405,6 +408,9 @@ class Optimizers:
         if self.any_seen:
             if self.in_backward:
                 self._end_those_in_backward()
+            return
+        if self._patience:
+            self._patience -= 1
             return
         self._check()
         self._on_any_step()

@@ -28,13 +28,22 @@ STACKS = """Current thread 0x00007e (most recent call first):
 
 
 def rank(
-    directory: Path, number: int, *, steps: int = 0, pid: int | None = None, stage: str = "measure", **said: object
+    directory: Path,
+    number: int,
+    *,
+    steps: int = 0,
+    pid: int | None = None,
+    stage: str = "measure",
+    passes: int = 0,
+    **said: object,
 ) -> SeenRank:
     """Return a rank that left a heartbeat and, if it said anything, a record."""
     own = directory / f"rank{number}"
     own.mkdir()
     beat = Heartbeat(own, os.getpid() if pid is None else pid, time.monotonic_ns)
     beat.enter("done" if said.get("status") == "ok" else stage)
+    for _ in range(passes):
+        beat.backward_ended()
     beat.beat(steps, 0)
     if said:
         record = {"world_size": 2, "pid": 1, "host": "", "device": "", "backend": "gloo", **said}
@@ -339,6 +348,22 @@ def test_stuck_ranks_are_told_with_their_steps_and_their_own_lines(tmp_path: Pat
     (tmp_path / "rank0" / rundir.STACKS).write_text(STACKS)
     told = native.stuck_words(ranks, [], 20)
     assert "rank 0 stands at /home/me/train.py:9 after 14 steps, rank 1 stands at an unknown line after 14" in told
+
+
+def test_ranks_whose_optimizer_takes_no_step_are_told_so(tmp_path: Path) -> None:
+    ranks = [rank(tmp_path, number, passes=passes) for number, passes in enumerate((400, 399))]
+    told = native.stuck_words(ranks, [], 20)
+    assert watch.NO_UPDATE.format("399 backward passes") in told
+    assert watch.EQUALLY not in told
+
+
+@pytest.mark.parametrize(("steps", "passes"), [(1, 400), (0, 2)])
+def test_ranks_that_took_a_step_or_hardly_began_are_told_to_take_equally_many(
+    tmp_path: Path, steps: int, passes: int
+) -> None:
+    told = native.stuck_words([rank(tmp_path, number, steps=steps, passes=passes) for number in (0, 1)], [], 20)
+    assert watch.EQUALLY in told
+    assert "optimizer" not in told
 
 
 def test_a_rank_that_is_done_is_told_to_those_that_wait_for_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sysconfig
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,15 @@ def test_the_rank_that_stands_outside_of_torch_is_to_blame(
     assert outcome.reason.startswith("rank 1 ")
     facts = ("8.00 s", watch.where(stuck), f"{users}:1 in stand", "--timeout")
     assert all(fact in outcome.reason for fact in facts)
+
+
+def test_a_rank_whose_optimizer_takes_no_step_is_told_so(start: Start, tmp_path: Path) -> None:
+    stuck = hanging(start, tmp_path, "/home/me/train.py")
+    heart = Heartbeat(stuck.directory, 1, time.monotonic_ns)
+    for _ in range(watch.MANY_PASSES):
+        heart.backward_ended()
+    outcome = watch.outcome_of_hang([stuck], [0], 8.0)
+    assert f"{watch.NO_UPDATE.format('10 backward passes')} {watch.MORE_TIME}" in str(outcome.reason)
 
 
 def test_one_that_prints_before_its_first_step_is_to_blame_where_another_waits_for_it(

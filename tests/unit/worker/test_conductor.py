@@ -22,9 +22,9 @@ from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
 from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.base.director import FULL, Director
-from dpdoctor.worker.base.mode import Evidence, Mode
+from dpdoctor.worker.base.mode import Evidence, Mode, Passes
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.conductor import APART, NOTHING_WRAPPED, UNSEEN, Conductor
+from dpdoctor.worker.conductor import APART, NO_UPDATE, NOTHING_WRAPPED, UNSEEN, Conductor
 from dpdoctor.worker.ending import Ending, Stop
 from dpdoctor.worker.meeting import Parts
 from dpdoctor.worker.modes.single import MODE as SINGLE
@@ -332,6 +332,14 @@ def test_a_script_that_ends_too_soon_says_so(conducted: Conducted, num_steps: in
     status, reason = conducted.conductor.script_returned()
     assert status == "failed"
     assert said in (reason or "")
+
+
+def test_a_script_whose_optimizer_takes_no_step_is_told_that_it_ran_backward_passes(
+    conducted: Conducted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SINGLE, "passes", Passes(num_ended=12))
+    _, reason = conducted.conductor.script_returned()
+    assert reason == NO_UPDATE.format("12 backward passes")
 
 
 class Often(torch.optim.SGD):

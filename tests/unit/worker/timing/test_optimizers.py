@@ -629,6 +629,26 @@ def test_without_a_torch_optimizer_a_backward_pass_is_a_step(rig: Rig) -> None:
     assert [step.counted.samples_entered for step in rig.steps] == [0, 4, 4, 4]
 
 
+def test_passes_before_an_optimizer_is_built_are_no_steps_if_few(patches: Patches) -> None:
+    rig = Rig(patches, patience=3)
+    module = nn.Linear(3, 1)
+    for _ in range(3):
+        backward(module)
+    optimizer = SGD(module.parameters(), lr=0.1)
+    for _ in range(2):
+        backward(module)
+        optimizer.step()
+    assert len(rig.steps) == 2
+
+
+def test_more_passes_without_an_optimizer_are_steps(patches: Patches) -> None:
+    rig = Rig(patches, patience=3)
+    module = nn.Linear(3, 1)
+    for _ in range(5):
+        backward(module)
+    assert len(rig.steps) == 2
+
+
 def test_every_step_and_backward_asks_whether_the_script_must_end(rig: Rig) -> None:
     module = nn.Linear(3, 1)
     optimizer = SGD(module.parameters(), lr=0.1)
