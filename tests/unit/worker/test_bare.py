@@ -21,6 +21,7 @@ from dpdoctor.worker.timing.recorder import Recorder
 from tests.builders.handclock import HandClock
 
 MS = 1_000_000
+TASK = SimpleNamespace(spec=SimpleNamespace(named="train.py"))
 
 
 @pytest.mark.parametrize(("on_gpu", "step_s"), [(False, 0.002), (True, 0.02)])
@@ -83,6 +84,7 @@ def test_backward_passes_inside_of_another_are_no_steps_of_their_own(
         _counter=StepCounter(),
         _ending=SimpleNamespace(check=lambda: None),
         _on_step=lambda *_: steps.append(1),
+        _task=TASK,
     )
     bare._watch()
     x = torch.ones(1, requires_grad=True)
@@ -126,6 +128,7 @@ def test_records_are_those_of_a_clock_at_each_end(
         _done=0,
         _due=1,
         _beat_due_ns=0,
+        _task=TASK,
         _last_ns=1,
     )
     bare._recorder.close()
