@@ -9,7 +9,7 @@ from collections.abc import Callable
 from statistics import fmean, median
 
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis import POINT_TO_POINT, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.weighing import SMALL, Weighed
@@ -31,6 +31,8 @@ for grad, mean in zip(grads, (flat / dist.get_world_size()).split([grad.numel() 
 FEWEST = 2
 # A broadcast of buffers is not mended by buckets, and has a rule of its own.
 NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
+# Of a ring by hand they are of gradients that are all there by then; what a pipeline's stages send the next one needs.
+PASSED_ON = frozenset({"send", "recv"})
 # FSDP makes at least one of each for a model.
 OF_UNITS = frozenset({"all_gather", "reduce_scatter"})
 
@@ -46,7 +48,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not common.steps:
         return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(facts)}")
     limits = _limits(found)
-    left_out = NOT_HERE | OF_UNITS if is_whole else NOT_HERE
+    left_out = NOT_HERE | OF_UNITS if is_whole else NOT_HERE - PASSED_ON if _passes_on_gradients(facts) else NOT_HERE
 
     def is_small(operation: str, num_bytes: int) -> bool:
         return operation not in left_out and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
@@ -69,7 +71,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 
 def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
-    number = units.count(round(per_step), "small collective")
+    noun = "small exchange" if _passes_on_gradients(facts) else "small collective"
+    number = units.count(round(per_step), noun)
     remedy, code = _remedy(facts, per_step)
     line = wrapped_line(facts) if code else None
     if (way := facts.by_hand) is not None and _is_by_hand(facts, per_step):
@@ -161,6 +164,19 @@ def _is_by_hand(facts: ModeFacts, per_step: float) -> bool:
     """Return whether the script makes most of the calls at a line that exchanges what it trains."""
     way = facts.by_hand
     return way is not None and 2 * way.calls >= per_step
+
+
+def _passes_on_gradients(facts: ModeFacts) -> bool:
+    """Return whether ranks send each other all gradients, each as often as it receives, as in a ring."""
+    if facts.by_hand is None or any(way.name == POINT_TO_POINT for way in facts.ways):
+        return False
+    calls = {
+        operation: sum(
+            way.calls for way in facts.own_exchanges if way.of_gradients and f" of {operation} " in way.facts
+        )
+        for operation in PASSED_ON
+    }
+    return 0 < calls["send"] == calls["recv"]
 
 
 def _remedy(facts: ModeFacts, per_step: float) -> tuple[str, str | None]:

@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
-from dpdoctor.records import TENSOR_PARALLEL, Collective, Conversion, Counters, WrappedModule
+from dpdoctor.records import (
+    HAND_WRITTEN,
+    POINT_TO_POINT,
+    TENSOR_PARALLEL,
+    Collective,
+    Conversion,
+    Counters,
+    Strategy,
+    WrappedModule,
+)
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.small_collectives import RULE
 from tests.builders import cases
@@ -57,7 +66,27 @@ ROOT = (replace(SHARDS[0], name="root", all_gathers=1.0),)
 OF_UNIT: list[Call] = [("all_gather", 4_000, 8, 8), ("reduce_scatter", 4_000, 8, 8), ("all_reduce", 8, 4, 4)]
 MODEL = WrappedModule(name="Net", line="train.py:9", num_parameters=1_000, trainable_bytes=4_000)
 BY_HAND = {"native": cases.OWN, "conversion": cases.by_hand()}
+PASSED_ON: list[Call] = [("send", 4_000, 0.5, 0.5), ("recv", 4_000, 0.5, 0.5)] * 20
+
+
+def passing_on(received: int = 20, **others: object) -> dict[str, object]:
+    """Return a script that sends 20 gradients in a step, and receives so many."""
+    ways = [
+        Strategy(
+            name=HAND_WRITTEN,
+            facts=f"{calls} calls of {operation} in a step, 80.0 kB",
+            line="train.py:40",
+            calls=calls,
+            of_gradients=True,
+        )
+        for operation, calls in (("send", 20), ("recv", received))
+    ]
+    conversion = Conversion(strategies=(*ways, *(Strategy(name=str(name)) for name in others.values())), num_threads=1)
+    return {"native": cases.OWN, "conversion": conversion, "ablations": {"no_comm": ablation(0.2)}}
+
+
 FIRES = {
+    "a ring by hand": case("native", *pair(PASSED_ON), **passing_on()),
     "by hand": case("native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2)}, **BY_HAND),
     "of the script itself": case(TRACE_MODE, *pair([SMALL] * 40)),
     "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.2)}),
@@ -65,6 +94,8 @@ FIRES = {
     "by the fitted limit": case(TRACE_MODE, *pair([MEDIUM] * 40, small_calls=(FIT,))),
 }
 SILENT = {
+    "stages of a pipeline": case("native", *pair(PASSED_ON), **passing_on(stages=POINT_TO_POINT)),
+    "gradients that are sent and not passed on": case("native", *pair(PASSED_ON), **passing_on(received=1)),
     "FSDP's one unit, and the norm of its gradients": case("fsdp", *pair(OF_UNIT, shard_units=ROOT)),
     "FSDP's one unit for each of four models": case(
         "fsdp", *pair([SMALL] * 8, shard_units=ROOT), conversion=Conversion(modules=(MODEL,) * 4, num_threads=1)
@@ -125,6 +156,13 @@ def test_the_ablation_says_nothing_of_the_script_s_own_calls() -> None:
     found = finding(case(TRACE_MODE, *pair([SMALL] * 40), ablations={"no_comm": ablation(0.0, 0.02)}))
     assert found.status == "inferred"
     assert found.cost.value == pytest.approx(0.195)
+
+
+def test_a_ring_of_many_sends_is_told_to_send_one_tensor() -> None:
+    found = finding(FIRES["a ring by hand"])
+    assert found.title.startswith("40 small exchanges in each step")
+    assert found.remedy.startswith("put what the script itself exchanges into one tensor")
+    assert (found.status, found.line) == ("confirmed", "train.py:40")
 
 
 def test_it_cannot_tell_without_a_trace() -> None:
