@@ -47,7 +47,7 @@ STARTED = ". Processes that it starts itself are not watched: if those train, gi
 APART = "gradients were no longer synchronised: parameters were equal on all ranks after warm-up and differ now"
 ASKED = ". Does the script train past a call of its model, or change parameters by what only one rank has seen?"
 REPLACED = (
-    "after {} the script trains another model, with an optimizer that it built then, and no window was measured yet. "
+    "after {} the script trains another model, with another optimizer, and no window was measured yet. "
     "Let one model train longer, or give --warmup and --steps that fit in, such as 5 and 10"
 )
 # An optimizer that runs more backward passes in one step does all the training in it, as L-BFGS with a large max_iter,
@@ -61,8 +61,8 @@ LEFT_BEHIND = (
     "holds any more may yet be trained again, so dpdoctor keeps them: {} so far, and figures of memory include them"
 )
 MOVED_ON = (
-    "after {} the script began to train another model, with an optimizer that it built then: nothing is measured of "
-    "that one, nor of those that follow"
+    "after {} the script began to train another model, with another optimizer: nothing is measured of that one, nor of "
+    "those that follow"
 )
 NO_WINDOW = (
     "--time-budget was over before a window could be measured: {} took {}, with what the script does in between; give "

@@ -171,6 +171,15 @@ def test_a_fresh_model_for_every_fold_ends_the_mode_after_the_first_that_was_pro
             assert "the script trains another model" in mode["reason"]
 
 
+def test_models_that_were_built_ahead_and_train_in_turn_end_the_mode_after_the_first(profile):
+    done = profile("folds.py", "--modes", "single,ddp", *SHORT, "--warmup", "5", "--rounds", "6", args=["20", "ahead"])
+    for name in ("single", "ddp"):
+        mode = done.mode(name)
+        assert mode["status"] == "ok", mode["reason"]
+        assert mode["batch"]["per_device"] == 8
+        assert "after 20 steps the script began to train another model" in " ".join(mode["conversion"]["warnings"])
+
+
 @pytest.mark.parametrize("attacks", [1, 7])
 def test_an_optimizer_for_each_batch_that_steps_before_the_lasting_one_ends_no_step(profile, attacks):
     done = profile("wild_adversarial.py", *SINGLE, "--warmup", "12", args=[str(attacks)])

@@ -30,6 +30,9 @@ SILENT_AFTER = 200
 # a fold of a cross validation has its own. Inner loops with an optimizer for each batch make it silent in every step.
 REPLACED_AFTER = 8
 TIMES_SILENT = 4
+# Optimizers that were all built ahead may train in turn, as those of a cross validation do: one that took so many steps
+# in a row had its turn, and as few of another in a row are the next one's.
+STEPS_OF_A_TURN = 2 * REPLACED_AFTER
 # So many steps that change nothing, each after a backward pass of its own, mean that the script trains nothing this
 # way. Fewer may be a warm start, or one model of several that waits for its turn.
 MOST_IDLE = 8
@@ -44,8 +47,9 @@ class StepCounter:
     Attributes:
         num_passes: how many backward passes ran inside of the step that began last, as its closure was evaluated.
         under_way: the steps that have begun and not ended, the outermost first; while there is one, a closure runs.
-        num_replaced: how often an optimizer that the script built later took the place of the reference, or an older
-            one that outlives those which are built for each batch. `replaced_after`: the steps of the one before it.
+        num_replaced: how often an optimizer that the script built later took the place of the reference, one whose turn
+            came, or an older one that outlives those which are built for each batch. `replaced_after`: the steps of the
+            one before it.
     """
 
     def __init__(self) -> None:
@@ -56,6 +60,9 @@ class StepCounter:
         self._last_step: dict[int, int] = {}
         self._taken: Counter[int | None] = Counter()
         self._others = 0
+        # Who stepped last and how often in a row; how many steps in a row the reference took when it last stepped.
+        self._in_a_row: tuple[int | None, int] = (None, 0)
+        self._turn = 0
         self._inside = 0
         self._built = self._built_before = self._longest_silence = 0
         self.num_replaced = self.replaced_after = self.num_passes = 0
@@ -97,9 +104,12 @@ class StepCounter:
         self._inside = 0
         self._num_steps += 1
         self._taken[optimizer] += 1
+        before, in_a_row = self._in_a_row
+        self._in_a_row = (optimizer, in_a_row + 1 if before == optimizer else 1)
         if optimizer != self.reference and not self._takes_over(optimizer):
             return False
         self._last_step[optimizer] = self._num_steps
+        self._turn = self._in_a_row[1]
         self._counts[optimizer] += 1
         if self._others:
             self._longest_silence = max(self._longest_silence, self._others)
@@ -120,11 +130,12 @@ class StepCounter:
             return True
         self._others += 1
         patience = REPLACED_AFTER + TIMES_SILENT * self._longest_silence
-        if self._others >= (min(patience, SILENT_AFTER) if is_new else SILENT_AFTER):
+        has_turn = self._turn >= STEPS_OF_A_TURN and self._in_a_row[1] >= REPLACED_AFTER
+        if has_turn or self._others >= (min(patience, SILENT_AFTER) if is_new else SILENT_AFTER):
             self._replace(optimizer)
             self._others = self._longest_silence = 0
             self._built_before = self._built
-            self.num_replaced += is_new
+            self.num_replaced += is_new or has_turn
         return False
 
     def _outlives(self, optimizer: int, reference: int, *, is_new: bool) -> bool:

@@ -17,7 +17,14 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dpdoctor.worker.base.patches import Patches
-from dpdoctor.worker.timing.optimizers import MOST_IDLE, NO_OPTIMIZER, REPLACED_AFTER, SILENT_AFTER, StepCounter
+from dpdoctor.worker.timing.optimizers import (
+    MOST_IDLE,
+    NO_OPTIMIZER,
+    REPLACED_AFTER,
+    SILENT_AFTER,
+    STEPS_OF_A_TURN,
+    StepCounter,
+)
 from tests.builders.handclock import HandClock
 from tests.builders.models import SlowLinear, SlowSGD, backward, slow_sgd
 from tests.builders.rig import Rig
@@ -107,6 +114,29 @@ def test_an_optimizer_that_is_built_later_takes_over_soon() -> None:
         steps = [step(counter, fold) for _ in range(40)]
         assert steps == [True] * 40 if fold == 0 else [False] * REPLACED_AFTER + [True] * (40 - REPLACED_AFTER)
         assert (counter.num_replaced, counter.replaced_after) == (fold, 40 if fold else 0)
+
+
+@pytest.mark.parametrize("num_steps", [STEPS_OF_A_TURN, SILENT_AFTER // 2])
+def test_optimizers_that_were_built_ahead_and_train_in_turn_take_over_as_soon(num_steps: int) -> None:
+    # Cross validation with all models at hand, for several epochs.
+    counter = counter_of(5)
+    for turn in range(15):
+        steps = [step(counter, turn % 5) for _ in range(num_steps)]
+        silent = REPLACED_AFTER if turn else 0
+        assert steps == [False] * silent + [True] * (num_steps - silent)
+        assert counter.num_replaced == turn
+
+
+def test_short_turns_leave_the_reference() -> None:
+    # A discriminator that takes many steps for each of the generator's, and a generator that takes several in a row.
+    counter = counter_of(2)
+    for _ in range(10):
+        assert all(step(counter, 0) for _ in range(2 * STEPS_OF_A_TURN))
+        assert not any(step(counter, 1) for _ in range(REPLACED_AFTER - 1))
+    for _ in range(10):
+        assert all(step(counter, 0) for _ in range(STEPS_OF_A_TURN - 1))
+        assert not any(step(counter, 1) for _ in range(REPLACED_AFTER))
+    assert (counter.reference, counter.num_replaced) == (0, 0)
 
 
 def test_an_optimizer_that_was_replaced_is_not_elected_again() -> None:
