@@ -25,6 +25,7 @@ from dpdoctor.analysis.base.summary import (
 )
 from dpdoctor.analysis.base.traces import Traces, with_unknown
 from dpdoctor.analysis.breakdown import trace_breakdown
+from dpdoctor.analysis.communication import is_clocked
 from dpdoctor.analysis.controls import (
     own_cost,
     pace,
@@ -252,13 +253,14 @@ def _no_baseline(header: RunHeader) -> str:
     return ": ".join(filter(None, ("no baseline", header.spec.no_baseline)))
 
 
-def _own(spec: ModeSpec, shown: Launch, windows: Sequence[Sequence[Window]], reason: str) -> NativeSummary:
+def _own(spec: ModeSpec, shown: LaunchFacts, windows: Sequence[Sequence[Window]], reason: str) -> NativeSummary:
     is_counted = all(s.collectives is not None for of in windows for w in of for r in w.ranks for s in r.steady)
     collectives = _over_launches(windows, Window.collectives, "collectives", reason)
     return NativeSummary(
         launcher=spec.launcher,
         collectives=collectives if is_counted else stats.unknown("collectives", "the ranks have no process group"),
         other_worlds=shown.record.other_worlds,
+        is_clocked=is_clocked(shown),
     )
 
 

@@ -73,6 +73,11 @@ def _clocked(launch: LaunchFacts) -> Figure | None:
     return share if share.value is not None else None
 
 
+def is_clocked(launch: LaunchFacts) -> bool:
+    """Return whether the host's clock of untraced steps shows all that ranks exchange."""
+    return _clocked(launch) is not None
+
+
 def _calls_all(launch: LaunchFacts) -> bool:
     """Return whether Python was seen to call every collective that was issued."""
     steps = (step for window in launch.windows() for rank in window.ranks for step in rank.steady)

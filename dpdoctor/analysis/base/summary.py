@@ -281,11 +281,13 @@ class NativeSummary(msgspec.Struct, frozen=True, kw_only=True):
         launcher: ModeSpec's.
         collectives: that a rank issues per step, over all groups.
         other_worlds: LaunchRecord's.
+        is_clocked: the host's phase `communication` is all that ranks exchange.
     """
 
     launcher: tuple[str, ...]
     collectives: Figure
     other_worlds: str = ""
+    is_clocked: bool = False
 
     @property
     def asks_for_several(self) -> bool:

@@ -60,7 +60,8 @@ def step_parts(mode: ModeSummary) -> tuple[StepPart, ...]:
     On a GPU they are taken from the trace, as the host runs ahead of the device, and scaled to the step without a
     profiler where that is known. On the CPU they are the host's phases in windows without a profiler; communication,
     which happens inside of forward and backward as far as they have room for it, is what the step gains without it or,
-    where no experiment shows a gain, what the trace shows of it that nothing hides.
+    where no experiment shows a gain, what the trace shows of it that nothing hides; where the script was seen to make
+    every call, it is that phase of the host, as traced steps are few.
     """
     if any(rank.device_type != "cpu" for rank in mode.ranks):
         return tuple(_of_trace(mode))
@@ -128,6 +129,8 @@ def _communication(mode: ModeSummary) -> tuple[float, str]:
     gained = mode.ablations[_ABLATION].share if _ABLATION in mode.ablations else None
     if gained is not None and gained.value is not None and above_zero(gained):
         return gained.value, "what a step gains without communication"
+    if mode.native is not None and mode.native.is_clocked:
+        return 0.0, "collectives that the script calls, which are all"
     budget = mode.breakdown
     if mode.world_size > 1 and budget is not None and budget.step.value and budget.exposed_comm.value is not None:
         return budget.exposed_comm.value / budget.step.value, "communication that nothing hides, from the trace"

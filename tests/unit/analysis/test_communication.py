@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.traces import NO_STEPS, NO_TRACE, Traces
 from dpdoctor.analysis.communication import NO_PHASES, Exposure, exposed_share, on_shared_cores, removable
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import NOW_AND_THEN, PHASES, Conversion, Launch, Rank, Strategy
-from tests.builders import records, traced_runs
+from tests.builders import records, specs, traced_runs
 from tests.builders.cases import by_hand, in_way, waiting
 from tests.builders.feeding import even_batches, launch, rank
 from tests.builders.specs import MS
@@ -162,6 +163,14 @@ class TestRemovableShare:
     ) -> None:
         """The trace has 25 ms of it in a step, and none beside computing; the clock has 10."""
         assert timed(ways).value == pytest.approx(expected)
+
+    @pytest.mark.parametrize(("ways", "is_clocked"), [(by_hand(), True), (in_way("ddp"), False)])
+    def test_that_is_told_of_the_mode(self, ways: Conversion, is_clocked: bool) -> None:
+        both = [waiting(with_conversion(traced(TRACED, index=index), ways), 0.10) for index in (0, 1)]
+        mode = replace(specs.mode_spec("native", 2), launcher=("torchrun",))
+        found = analyse(specs.run({mode: [launch(*both, mode="native")]})).summary.modes["native"].native
+        assert found is not None
+        assert found.is_clocked is is_clocked
 
     @pytest.mark.parametrize(
         "counts", [{"called": 7}, {"called": None}, {"collectives": None}, {"called": None, "collectives": None}]

@@ -93,6 +93,20 @@ def test_one_device_communicates_with_nobody() -> None:
     assert [part.shown for part in parts if part.key == COMPUTE] == ["90%"]
 
 
+@pytest.mark.parametrize(("is_clocked", "communication"), [(True, "5.0%"), (False, "20%")])
+def test_where_the_hosts_clock_shows_all_calls_traced_steps_do_not_tell_what_they_take(
+    is_clocked: bool, communication: str
+) -> None:
+    case = traced_cases.case(
+        "native",
+        *(traced_cases.digest(rank, exposed=20, gpu=False) for rank in range(2)),
+        native=replace(cases.OWN, is_clocked=is_clocked),
+        phases_s={"communication": cases.STEP_S / 20},
+    )
+    parts = step_parts(case.mode)
+    assert [part.shown for part in parts if part.key == COMMUNICATION] == [communication]
+
+
 @pytest.mark.parametrize("fields", [{}, {"ablations": {"no_comm": cases.ablation(0.25)}}])
 def test_they_add_up_to_the_step(fields: dict[str, Any]) -> None:
     parts = step_parts(cases.case("ddp", world_size=2, phases_s={"data_wait": cases.STEP_S / 10}, **fields).mode)
