@@ -15,6 +15,10 @@ from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, Run, StepRecord, Wi
 NS = 1e-9
 # Kinds of windows: without a profiler, and with one.
 MEASURE, TRACE = "measure", "trace"
+# By so much the mean samples of all steps are above those of the steady ones where these do not stand for the script.
+MOST_LEFT_OUT = 1.05
+# Above this share of edges an epoch is so short that no steady step need hold a whole batch.
+OFTEN = 1 / 3
 # A kind of windows and the ablation that ran in them.
 _Key = tuple[str, str]
 
@@ -106,7 +110,7 @@ def measured(launch: Launch) -> dict[_Key, tuple[Window, ...]]:
     complete = [list(_complete(rank)) for rank in launch.ranks]
     # One answer for all ranks, and windows of an ablation are read like the full ones they are compared with.
     full = [found for of_rank in complete for found in of_rank if found.window.ablation == FULL]
-    edges_are_steady = {kind for kind in (MEASURE, TRACE) if _mostly_edges([w for w in full if w.window.kind == kind])}
+    edges_are_steady = {kind for kind in (MEASURE, TRACE) if _are_steady([w for w in full if w.window.kind == kind])}
     per_rank = [_rank_windows(found, edges_are_steady) for found in complete]
     world_size = max((rank.record.world_size for rank in launch.ranks if rank.record), default=1)
     if len(per_rank) < world_size:
@@ -156,10 +160,24 @@ def _rank_windows(complete: Sequence[RankWindow], edges_are_steady: Set[str]) ->
     return found
 
 
-def _mostly_edges(windows: Sequence[RankWindow]) -> bool:
-    """Return whether an edge is what this script usually does: it builds a new iterator in most steps, say."""
+def _are_steady(windows: Sequence[RankWindow]) -> bool:
+    """Return whether edges are among the steady steps: the script has little else, or less in a step elsewhere.
+
+    It may build a new iterator in most steps. In epochs of a few steps the last one, whose batch is smaller, weighs
+    more where the first is left out. Edges with more in them than any other step, as of other models, stay out.
+    """
     steps = [step for window in windows for step in window.counted]
-    return 2 * sum(step.epoch_edge for step in steps) > len(steps)
+    edges = [step for step in steps if step.epoch_edge]
+    if not edges or 2 * len(edges) > len(steps):
+        return bool(edges)
+    steady = [_samples(step) for step in steps if not step.epoch_edge]
+    if sum(map(_samples, steps)) * len(steady) < MOST_LEFT_OUT * sum(steady) * len(steps):
+        return False
+    return max(map(_samples, edges)) <= max(steady) or len(edges) > OFTEN * len(steps)
+
+
+def _samples(step: StepRecord) -> int:
+    return step.samples_drawn or step.samples_entered
 
 
 class LaunchFacts(Launch, frozen=True, dict=True):

@@ -92,6 +92,27 @@ def test_where_most_steps_are_edges_they_are_the_steady_state() -> None:
     assert found.step() == pytest.approx((0.35, 4))
 
 
+@pytest.mark.parametrize(
+    ("of_edge", "others", "are_steady"),
+    [
+        (32, (32, 32, 4), True),  # the last batch of an epoch of four is a small one
+        (32, (4,), True),  # half of two
+        (32, (32,) * 19 + (4,), False),  # it weighs little in a longer one
+        (640, (32, 32, 32), False),  # other models trained in it
+        (0, (32, 32, 4), False),  # it was not counted right
+    ],
+)
+def test_edges_are_steady_where_the_other_steps_hold_less(
+    of_edge: int, others: tuple[int, ...], are_steady: bool
+) -> None:
+    epoch = [step(100, samples_drawn=of_edge, samples_entered=0, epoch_edge=True)]
+    epoch += [step(100, samples_drawn=number) for number in others]
+    found = launch(rank(4 * epoch, [window(400 * len(epoch))]))
+    assert found.edges_are_steady is are_steady
+    ((samples, _),) = [each.throughput(drawn) for each in found.windows()]
+    assert samples == 4 * (sum(others) + are_steady * of_edge)
+
+
 def test_a_window_counts_when_every_rank_has_it() -> None:
     ranks = (
         even_rank(100, num_windows=3, world_size=2),
