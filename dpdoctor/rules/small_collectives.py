@@ -76,7 +76,9 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
     remedy, code = _remedy(facts, per_step)
     line = wrapped_line(facts) if code else None
     if (way := facts.by_hand) is not None and _is_by_hand(facts, per_step):
-        line, code = way.line, FLAT
+        # What each rank keeps a part of, as ZeRO by hand, is not to be reduced whole.
+        is_of_parts = any(f" of {operation} " in way.facts for operation in OF_UNITS)
+        line, code = way.line, None if is_of_parts else FLAT
     return Finding(
         rule="small_collectives",
         mode=facts.name,

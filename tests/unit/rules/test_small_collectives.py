@@ -158,6 +158,14 @@ def test_the_ablation_says_nothing_of_the_script_s_own_calls() -> None:
     assert found.cost.value == pytest.approx(0.195)
 
 
+def test_gradients_that_are_scattered_by_hand_are_not_told_to_be_reduced_whole() -> None:
+    by_hand = cases.by_hand()
+    ways = tuple(replace(way, facts="40 calls of reduce_scatter in a step, 160 kB") for way in by_hand.strategies)
+    calls: list[Call] = [("reduce_scatter", 4_000, 0.5, 0.5)] * 40
+    of = case("native", *pair(calls), native=cases.OWN, conversion=replace(by_hand, strategies=ways))
+    assert (finding(of).code, finding(of).line) == (None, "train.py:40")
+
+
 def test_a_ring_of_many_sends_is_told_to_send_one_tensor() -> None:
     found = finding(FIRES["a ring by hand"])
     assert found.title.startswith("40 small exchanges in each step")
