@@ -59,8 +59,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     mean_bytes = fmean(size for step in sizes for size in step) if per_step else 0.0
     needed = _needed(facts, per_step * mean_bytes)
     is_removed = _is_of_mode(facts, per_step) or _is_by_hand(facts, per_step)
-    # As of tensor parallelism, whose activations are each computed from the one before.
-    is_of_one_model = facts.may_split_model and not is_removed
+    # As of tensor or expert parallelism, whose activations, and their gradients, are each computed from the one before.
+    is_of_one_model = facts.may_split_model and not (is_removed and _comes_after_backward(facts))
     if per_step <= needed or round(per_step) < FEWEST or is_of_one_model:
         return None
     claim = stats.scaled(facts.exposed_calls_share(is_small, per_step), 1 - needed / per_step)
@@ -166,6 +166,12 @@ def _is_by_hand(facts: ModeFacts, per_step: float) -> bool:
     """Return whether the script makes most of the calls at a line that exchanges what it trains."""
     way = facts.by_hand
     return way is not None and 2 * way.calls >= per_step
+
+
+def _comes_after_backward(facts: ModeFacts) -> bool:
+    """Return whether what the script exchanges by itself, if it does, are gradients that are all there by then."""
+    way = facts.by_hand
+    return way is None or (way.of_gradients and not way.in_backward)
 
 
 def _passes_on_gradients(facts: ModeFacts) -> bool:

@@ -9,8 +9,10 @@ from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit, SmallCalls
 from dpdoctor.records import (
     HAND_WRITTEN,
+    PARAMETERS_EQUAL,
     POINT_TO_POINT,
     TENSOR_PARALLEL,
+    Check,
     Collective,
     Conversion,
     Counters,
@@ -93,7 +95,19 @@ FIRES = {
     "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
     "by the fitted limit": case(TRACE_MODE, *pair([MEDIUM] * 40, small_calls=(FIT,))),
 }
+DIFFER = (Check(name=PARAMETERS_EQUAL, ok=None, text="parameters differ between ranks"),)
+
+
+def split(*, in_backward: bool) -> Case:
+    """Return ranks of unlike parameters that exchange in forward passes, or while backward passes go on."""
+    way = cases.by_hand(in_backward=in_backward, of_gradients=in_backward)
+    exchanged = pair([("all_to_all", 4_000, 0.5, 0.5)] * 40)
+    return case("native", *exchanged, native=cases.OWN, conversion=replace(way, proof=DIFFER))
+
+
 SILENT = {
+    "tokens that go to their experts": split(in_backward=False),
+    "gradients of such tokens": split(in_backward=True),
     "stages of a pipeline": case("native", *pair(PASSED_ON), **passing_on(stages=POINT_TO_POINT)),
     "gradients that are sent and not passed on": case("native", *pair(PASSED_ON), **passing_on(received=1)),
     "FSDP's one unit, and the norm of its gradients": case("fsdp", *pair(OF_UNIT, shard_units=ROOT)),
