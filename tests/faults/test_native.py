@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -170,6 +171,11 @@ def test_a_script_that_prints_for_ever_is_ended(profile, tmp_path, when):
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+# Who starts the ranks of a job, alone and observed; others are started by torchrun.
+STARTED_BY = {
+    "hand": ((sys.executable,), ()),
+    "fsdp2": (shlex.split(TWO_FORKED[1]), TWO_FORKED),
+}
 
 
 @pytest.mark.parametrize(
@@ -185,12 +191,11 @@ def test_a_job_that_goes_on_ends_as_it_would_without(profile, tmp_path, script, 
     if not args:
         pytest.importorskip("transformers")
         pytest.importorskip("accelerate")
-    starter = (sys.executable,) if args == ["hand"] else TORCHRUN
+    starter, options = STARTED_BY.get(args[0] if args else "", (TORCHRUN, ("--nproc", "2")))
     (tmp_path / "alone").mkdir()
     alone = subprocess.run(
         [*starter, str(SCRIPTS / script), *args], cwd=tmp_path / "alone", capture_output=True, text=True, check=True
     )
-    options = () if args == ["hand"] else ("--nproc", "2")
     run = profile(script, *LITTLE, "--modes", "native", "--no-baseline", *options, "--then", "go-on", args=args)
     assert run.exit_code == 0, run.output
     assert "what it writes is really written" in run.output
