@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import inspect
 import sys
 import weakref
@@ -124,6 +125,14 @@ def route_method(patches: Patches, module: nn.Module, method: str, redirect: Cal
         return redirect(*args, **kwargs) if called is module else own_call(called, *args, **kwargs)
 
     patches.replace(kind, CALL, call)
+
+
+def bound_methods(method: Any) -> list[MethodType]:
+    """Return the objects that are this method of this module, one for each time that somebody took it by its name."""
+    if not isinstance(method, MethodType):
+        return []
+    holders = gc.get_referrers(method.__self__)
+    return [held for held in holders if isinstance(held, MethodType) and held == method]
 
 
 def _stack() -> Iterator[FrameType]:

@@ -119,12 +119,16 @@ def repoint(
         for group in optimizer.param_groups:
             group["params"] = [changed[id(p)][1] if id(p) in changed else p for p in group["params"]]
         _move_state(optimizer, changed, distribute)
-    kinds: set[str] = set()
-    todo: Changed = dict(changed)
-    while todo:
-        todo = _replace_everywhere(todo, kinds)
-    if kinds:
+    if kinds := replace_everywhere(dict(changed)):
         warn(OUT_OF_REACH.format(", ".join(sorted(kinds))))
+
+
+def replace_everywhere(changed: Changed) -> set[str]:
+    """Put things in the place of others in all that holds those; return the classes of what cannot be changed."""
+    kinds: set[str] = set()
+    while changed:
+        changed = _replace_everywhere(changed, kinds)
+    return kinds
 
 
 def _replace_everywhere(changed: Changed, kinds: set[str]) -> Changed:

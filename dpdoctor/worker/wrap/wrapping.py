@@ -32,6 +32,7 @@ from dpdoctor.worker.wrap.calls import (
     Function,
     RunningMethod,
     as_forward,
+    bound_methods,
     compiled_as,
     outermost_returned,
     reached,
@@ -40,6 +41,7 @@ from dpdoctor.worker.wrap.calls import (
 )
 from dpdoctor.worker.wrap.eval_mode import EvalMode
 from dpdoctor.worker.wrap.redirect import Redirect, Watch
+from dpdoctor.worker.wrap.sharding import replace_everywhere
 
 MADE_ANEW = (
     "{}, called at {}, is made anew around the same parameters, and once measuring begins only a module that stays is "
@@ -505,7 +507,12 @@ class Wrapping:
         redirect = Redirect(module, target, self._watch, own_call, method=None if is_call else method)
         self._routed_in_step.append(told)
         route_method(self._patches, module, entry.method, redirect)
+        # A trainer may have taken the method before it began, as the function that computes its loss.
+        replace_everywhere({id(taken): (taken, redirect) for taken in bound_methods(method) if taken is not method})
         self._note(module, module, class_name, entry.line)
+        if isinstance(module._compiled_call_impl, Redirect):
+            self.warnings.append(f"beside its own call, {class_name} is trained through {told}, which stands for one")
+            return
         why = "the model's class is called in a way of its own" if is_call else "nobody calls the model itself"
         self.warnings.append(f"{why}: it is trained through {told}, which stands for its call")
 

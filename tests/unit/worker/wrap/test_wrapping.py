@@ -338,11 +338,42 @@ def test_a_method_that_every_step_calls_is_not_missed(rig: Rig, order: tuple[str
 
 def test_it_is_known_whether_a_routed_method_is_called_again(rig: Rig) -> None:
     model = Net()
-    held, taken_before = sgd(model), model.loss
-    for called, uncalled in ((taken_before, ["Net.loss"]), (taken_before, ["Net.loss"]), (model, [])):
-        (called(X) if called is taken_before else model.loss(X)).backward()
+    held, out_of_reach = sgd(model), functools.partial(model.loss)
+    for called, uncalled in ((out_of_reach, ["Net.loss"]), (out_of_reach, ["Net.loss"]), (model, [])):
+        (called(X) if called is out_of_reach else model.loss(X)).backward()
         held.step()
         assert rig.wrapping.uncalled == uncalled
+
+
+class Trainer:
+    """Holds the method that computes its loss, as a function that it was given would be."""
+
+    def __init__(self, loss: Callable[..., torch.Tensor]) -> None:
+        self.loss = loss
+
+
+def test_a_method_that_was_taken_before_training_is_routed_too(rig: Rig, mode: Recording) -> None:
+    model = Net()
+    held, taken, trainer, losses = sgd(model), model.loss, Trainer(model.loss), [model.loss]
+    taken(X).backward()
+    held.step()
+    for called in (taken, trainer.loss, losses[0], model.loss):
+        mode.called.clear()
+        called(X).backward()
+        held.step()
+        assert mode.called == [model]
+        assert not rig.wrapping.uncalled
+
+
+def test_a_method_beside_the_models_own_call_is_told_as_that(rig: Rig, mode: Recording) -> None:
+    mode.wraps_parts = True
+    model = Net()
+    held = sgd(model)
+    for loss in (model, model.loss, model, model.loss):
+        loss(X).mean().backward()
+        held.step()
+    (warning,) = rig.wrapping.warnings
+    assert warning == "beside its own call, Net is trained through Net.loss, which stands for one"
 
 
 @pytest.mark.usefixtures("rig")
