@@ -62,8 +62,9 @@ class Shards:
         for part in module.children():
             if isinstance(part, FSDPModule):
                 self._route(part, part)
-            elif "_compiled_call_impl" not in vars(part):
-                # Torch calls it first, and never copies or pickles it.
+            elif "_compiled_call_impl" not in vars(part) and _has_parameters(part):
+                # Torch calls it first, and never copies or pickles it. A class with a `__getstate__` of its own does,
+                # as those of torchmetrics, which have no parameters.
                 object.__setattr__(part, "_compiled_call_impl", _part(part, holder))
                 self._parts.append(part)
                 self._route(part, holder)
@@ -73,6 +74,10 @@ class Shards:
         for part in self._parts:
             object.__delattr__(part, "_compiled_call_impl")
         self._parts.clear()
+
+
+def _has_parameters(part: nn.Module) -> bool:
+    return next(structure.parameters(part), None) is not None
 
 
 def _part(part: nn.Module, holder: nn.Module) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from dpdoctor.records import Collective, Counters
 from dpdoctor.worker.base.mode import ConversionError, Evidence, Passes, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.modes import _hooks, fsdp
+from dpdoctor.worker.modes._shards import Shards
 from dpdoctor.worker.modes.fsdp import FSDP
 
 BLOCK_BYTES, ROOT_BYTES = (8 * 8 + 8) * 4, (2 * 8 + 2) * 4
@@ -34,6 +36,23 @@ class Tasks(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
         self.head = nn.Linear(8, 2)
+
+
+class Metric(nn.Module):
+    """Is copied and pickled with all that it has, as metrics of torchmetrics are."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def test_a_part_without_parameters_has_nothing_to_gather_and_is_pickled_as_it_is() -> None:
+    model = Tasks()
+    model.metric = Metric()
+    shards = object.__new__(Shards)
+    shards._parts = []
+    shards._route(model, model)
+    assert shards._parts == [model.blocks, *model.blocks, model.head]
+    assert isinstance(pickle.loads(pickle.dumps(model.metric)), Metric)
 
 
 @pytest.mark.parametrize(
