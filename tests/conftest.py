@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from tests.commands import GROUP, SERVERS_VARIABLE
 # Where the last result of each slow test is kept, for all to see; a run of .ci/run takes one slice of them.
 LAST_RESULTS = Path(__file__).parent / "slow_results.json"
 SLICES = 20
+# A file with tests that run alone says so: of any other, which takes its time to be imported, they are not asked for.
+RUN_ALONE = re.compile(r"\bmark\.(measured|slow)\b")
 OF_GPU = Path(__file__).resolve().parent / "gpu"
 _ended: dict[str, dict[str, object]] = {}
 
@@ -86,6 +90,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop(SERVERS_VARIABLE), ignore_errors=True)
 
 
+@functools.cache
+def runs_alone(path: Path) -> bool:
+    """Return whether a file holds tests that measure or are slow."""
+    return RUN_ALONE.search(path.read_text("utf-8")) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over files without a test that runs alone, where nothing else was asked for; None: pytest decides."""
+    is_test = collection_path.name.startswith("test_") and collection_path.is_file()
+    return True if config.getoption("--slice") and is_test and not runs_alone(collection_path) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let tests that measure try again, and of the slow ones keep a slice where only that was asked for."""
@@ -93,6 +109,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("measured"):
             # Other users of a shared machine plant delays of their own.
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"]))
+    for item in items:
+        is_alone = item.get_closest_marker("measured") or item.get_closest_marker("slow")
+        if is_alone and not runs_alone(item.path):
+            raise pytest.UsageError(f"{item.path} has no {RUN_ALONE.pattern}, and so --slice would pass it over")
     commit = config.getoption("--slice")
     if commit:
         slow = [item for item in items if item.get_closest_marker("slow")]
