@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import re
@@ -72,11 +73,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     return ByFile(config, log)
 
 
+def pytest_collection_finish() -> None:
+    """Keep all that was imported out of what the collector looks through, which many tests ask for."""
+    gc.enable()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Name the directory of the servers that fork for tests; the processes of pytest-xdist inherit it.
 
     They also inherit that there is no GPU: only tests/gpu, which runs alone, is about what a machine has.
     """
+    gc.disable()  # nothing of what is imported is garbage
     asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     if not any(path.resolve().is_relative_to(OF_GPU) for path in asked):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
