@@ -171,7 +171,7 @@ def _are_steady(windows: Sequence[RankWindow]) -> bool:
     if not edges or 2 * len(edges) > len(steps):
         return bool(edges)
     steady = [_samples(step) for step in steps if not step.epoch_edge]
-    if sum(map(_samples, steps)) * len(steady) < MOST_LEFT_OUT * sum(steady) * len(steps):
+    if sum(map(_samples, steps)) * len(steady) <= MOST_LEFT_OUT * sum(steady) * len(steps):
         return False
     return max(map(_samples, edges)) <= max(steady) or len(edges) > OFTEN * len(steps)
 

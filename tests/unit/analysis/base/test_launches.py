@@ -92,6 +92,11 @@ def test_where_most_steps_are_edges_they_are_the_steady_state() -> None:
     assert found.step() == pytest.approx((0.35, 4))
 
 
+def test_edges_are_not_steady_where_nothing_counts_samples_as_in_a_bare_launch() -> None:
+    epoch = [step(100, samples_drawn=0, samples_entered=0, epoch_edge=edge) for edge in (True, False, False, False)]
+    assert not launch(rank(4 * epoch, [window(1600)])).edges_are_steady
+
+
 @pytest.mark.parametrize(
     ("of_edge", "others", "are_steady"),
     [
