@@ -297,6 +297,11 @@ def append_lines(path: Path, records: Iterable[Any]) -> None:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a path is the directory of a run."""
+    return (path / HEADER).exists()
+
+
 def read(path: Path) -> Run:
     """Return the run in `path`, complete or not.
 
@@ -308,7 +313,7 @@ def read(path: Path) -> Run:
             f"{path} is not a directory. Give the directory that `dpdoctor profile` printed at its end."
         )
     _, schema = (_schema_of(path / name) for name in (SUMMARY, HEADER))
-    if not (path / HEADER).exists():
+    if not is_run(path):
         raise RunDirectoryError(
             f"{path} is not a run directory: it has no {HEADER}. "
             "Give the directory that `dpdoctor profile` printed at its end."

@@ -47,13 +47,14 @@ def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -
     """Return the seconds of a steady step of each launch of the control that went well.
 
     The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
-    their numbers here, too.
+    their numbers here, too; where it leaves none out, none is.
     """
-    edges = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
-    good = [_without(launch, edges) for launch in launches if launch.record.status == "ok"]
-    # Steps with edges among them are compared with none but such.
+    of_baseline = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     are_steady = any(launch.edges_are_steady for launch in of_one_kind(baseline))
-    held = [launch for launch in good if launch.edges_are_steady is are_steady]
+    good = [launch for launch in launches if launch.record.status == "ok"]
+    marked = [_with_edges(launch, None if are_steady else of_baseline) for launch in good]
+    # Else most of its steps have edges, and what is steady there is none of what is compared.
+    held = [launch for launch in marked if not launch.edges_are_steady]
     found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in held]
     return [figure for figure in found if figure.value is not None]
 
@@ -133,9 +134,12 @@ def pace(steps: Sequence[Figure]) -> str:
     )
 
 
-def _without(launch: LaunchFacts, edges: set[int]) -> LaunchFacts:
+def _with_edges(launch: LaunchFacts, edges: set[int] | None) -> LaunchFacts:
+    """Return a launch with these steps as edges beside its own; None: without any."""
     (rank,) = launch.ranks
-    steps = tuple(replace(step, epoch_edge=True) if step.step in edges else step for step in rank.steps)
+    steps = tuple(
+        replace(step, epoch_edge=edges is not None and (step.epoch_edge or step.step in edges)) for step in rank.steps
+    )
     return replace(launch, ranks=(replace(rank, steps=steps),))
 
 

@@ -80,7 +80,7 @@ def describe(
     if last.step and since_step_s >= QUIET_S:
         parts.append(f"no step for {units.seconds(round(since_step_s))}")
     elif rate:
-        parts.append(units.rate(rate) if len(beats) == 1 else f"{len(beats)} times {units.rate(rate / len(beats))}")
+        parts.append(units.rate(rate) if len(beats) == 1 else f"{units.rate(rate / len(beats))} per rank")
     return ", ".join([*parts, units.seconds(round(elapsed_s))])
 
 

@@ -49,7 +49,7 @@ def _copied(home: Path, at: Path, own: Path) -> Copy | None:
         room = _Room(device)
         at.mkdir(parents=True)
         for entry in sorted(home.iterdir()):
-            if _is_run(entry):
+            if rundir.is_run(entry):  # what earlier runs recorded no script reads
                 continue
             if entry.is_symlink() or room.takes(entry):
                 _copy(entry, at / entry.name)
@@ -95,15 +95,10 @@ class _Room:
             return False
         if kind == stat.S_IFDIR:
             with os.scandir(path) as entries:
-                return all(_is_run(entry) or self._has_room(Path(entry)) for entry in entries)
+                return all(rundir.is_run(Path(entry)) or self._has_room(Path(entry)) for entry in entries)
         self._bytes -= facts.st_size
         return kind in {stat.S_IFREG, stat.S_IFLNK} and self._bytes >= 0
 
 
-def _is_run(path: Path | os.DirEntry[str]) -> bool:
-    """Return whether a path is a run directory: what earlier runs recorded no script reads."""
-    return path.is_dir() and Path(path, rundir.HEADER).exists()
-
-
 def _runs(directory: Path, names: Iterable[str]) -> set[str]:
-    return {name for name in names if _is_run(directory / name)}
+    return {name for name in names if rundir.is_run(directory / name)}

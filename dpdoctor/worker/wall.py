@@ -138,8 +138,8 @@ def put_up_overlay(
     What is written below `own` and to what is `opened`, or below it, as far as that is there, is really written, but
     for the `homes`, where the script lives and runs. What is `lying` in shared memory, all in one directory, is not.
     `scratch` is an empty directory below `own`; `walls` are to stand at once. Of what is `copied` the process finds the
-    copies. To be called while the process has one
-    thread only. It is tried in a child first: half a wall could not be taken down again.
+    copies. To be called while the process has one thread only. It is tried in a child first: half a wall could not be
+    taken down again.
 
     Raises:
         NoWallError: it cannot stand here.

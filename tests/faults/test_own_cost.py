@@ -8,6 +8,7 @@ import pytest
 
 from dpdoctor import rundir
 from dpdoctor.analysis import analyse
+from dpdoctor.analysis.controls import NO_STEADY_WINDOW
 from dpdoctor.launch import launcher
 from dpdoctor.launch.progress import Silence
 from dpdoctor.spec import MOST_TURNS
@@ -44,6 +45,8 @@ def test_bare_launches_leave_no_file_upload_nothing_and_are_read_again(profile, 
     assert [path.name for path in bare(done.root)][:2] == ["bare", "bare.2"]
     run = rundir.read(done.root)
     assert {launch.record.status for launch in (*run.bare, *run.watched)} == {"ok"}
+    # Its loader begins anew in each window, in both kinds of launches.
+    assert done.mode("single")["observer_overhead"]["reason"] != NO_STEADY_WINDOW
     assert not [path for name in (rundir.OVERLAY, rundir.COPIES) for path in done.root.rglob(name)]
     assert {rank.record.protected_by for launch in run.bare for rank in launch.ranks} <= {
         "kernel",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import analyse
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.launches import LaunchFacts
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import RunSummary
 from dpdoctor.analysis.controls import (
@@ -292,6 +293,20 @@ def test_a_step_that_the_baseline_leaves_out_is_left_out_by_its_number() -> None
     (without,) = steps_of([control], [launch(rank(edge, [window(800)]))])
     (with_it,) = steps_of([control], [])
     assert (without.value, with_it.value) == (pytest.approx(0.1), pytest.approx(0.2))
+
+
+def test_where_the_baseline_leaves_no_step_out_of_short_epochs_the_bare_script_leaves_none_out() -> None:
+    """A bare launch counts no samples, by which it could tell that its epochs end with a small batch."""
+
+    def epochs(*samples: int, mode: str) -> LaunchFacts:
+        steps = [
+            step(400 if number % 3 == 1 else 200, step=number, epoch_edge=number % 3 == 1, samples_drawn=drawn)
+            for number, drawn in enumerate(4 * samples, 1)
+        ]
+        return launch(rank([replace(each, samples_entered=0) for each in steps], [window(3200)]), mode=mode)
+
+    (found,) = steps_of([epochs(0, 0, 0, mode="bare")], [epochs(32, 32, 4, mode="single")])
+    assert found.value == pytest.approx(0.8 / 3)
 
 
 def test_on_a_gpu_steps_with_edges_among_them_are_held_against_none_without() -> None:

@@ -74,7 +74,7 @@ def test_every_stage_has_its_line(stage: str) -> None:
 
 
 def test_the_rate_of_several_ranks_is_that_of_each_as_they_may_train_on_the_same_samples() -> None:
-    assert describe("ddp", [beat(12), beat(12)], 5000.0, 5) == "ddp: measure, step 12, 2 times 2,500 samples/s, 5.00 s"
+    assert describe("ddp", [beat(12), beat(12)], 5000.0, 5) == "ddp: measure, step 12, 2,500 samples/s per rank, 5.00 s"
 
 
 def test_the_rank_furthest_back_speaks_for_all() -> None:

@@ -16,7 +16,7 @@ wandb.init("p", *sys.argv[1:], mode="online")
 model = nn.Linear(8, 2)
 wandb.watch(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.TensorDataset(torch.randn(640, 8), torch.randint(0, 2, (640,)))
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))
 while True:
     for x, y in torch.utils.data.DataLoader(data, batch_size=4):
         optimizer.zero_grad()
