@@ -16,8 +16,9 @@ WAIT = r"^_?c10d_functional::wait_tensor$"
 COMM_RECORD = r"^record_param_comms$"
 COMM_ANNOTATION = r"^(?:nccl|xccl):"
 HOST_COMM = r"^(?:gloo|mpi|ucc):"
-# What DistributedDataParallel does around them: flattening buffers, filling and emptying buckets.
-DDP_HANDLING = r"^aten::flatten_dense_tensors$|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer::"
+# What DistributedDataParallel does around them: filling and emptying buckets, and flattening buffers.
+DDP_REDUCER = r"^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer::"
+DDP_HANDLING = rf"^aten::flatten_dense_tensors$|{DDP_REDUCER}"
 # nn.DataParallel, which adds up gradients by flattening them, too, in one process.
 DP_FORWARD = r"^DataParallel\.forward$"
 # The hooks of fully_shard, in which it calls collectives, waits for them, and copies.

@@ -24,8 +24,12 @@ _NODE = r"^autograd::engine::evaluate_function: "
 _INT64 = np.iinfo(np.int64)
 # One bucket for each parameter of a large model: more than anyone reads.
 MAX_BUCKETS = 1_000
-# DDP reduces a bucket in the hook of the gradient that fills it; SyncBatchNorm reduces in nodes of its own.
+# DDP reduces a bucket in a hook of the node that accumulates the gradient by which it is full, after the node itself
+# ran; SyncBatchNorm reduces in nodes of its own. Hooks of a script's on the parameter run before the node, or in it.
 _GRADIENT = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
+_ACCUMULATING = r"^torch::autograd::AccumulateGrad$"
+# Without DDP what is called there is a hook of the script's, too.
+_DDP = rf"{_DDP_FORWARD}|{marks.DDP_REDUCER}"
 
 
 class BackwardPasses(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +92,12 @@ def backward_passes(
 
 
 def buckets(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents], found: Collectives) -> tuple[Bucket, ...]:
-    """Return the first MAX_BUCKETS buckets in the order of their calls; empty for traces without any.
+    """Return the first MAX_BUCKETS buckets of DDP in the order of their calls; empty for traces without any.
 
     Medians over the backward passes of whole steps that have as many buckets as most have: DDP's first has one, later
     ones have more. On a device with several, of the one whose buckets come first.
     """
-    calls = np.flatnonzero(_reduces_gradients(trace, found))
+    calls = np.flatnonzero(_reduces_buckets(trace, found))
     device = next((device for device in observed if device.index in found.device[calls[:1]]), None)
     if device is None:
         return ()
@@ -110,12 +114,18 @@ def buckets(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents], fo
     return _medians(found, calls[order], called[order], passes, number[order[:, 0]], on_host=device.index == HOST)
 
 
-def _reduces_gradients(trace: Trace, found: Collectives) -> NDArray[np.bool_]:
-    """Return bool[n]: which calls are all-reduces made while a gradient was accumulated."""
+def _reduces_buckets(trace: Trace, found: Collectives) -> NDArray[np.bool_]:
+    """Return bool[n]: which calls are all-reduces that DDP made when a gradient had been accumulated."""
     events, caller = trace.events, found.caller
     is_reduce = np.array([name == "all_reduce" for name in found.operations], bool) & (caller != UNKNOWN)
-    gradients = host_rows(trace, _GRADIENT)
-    return np.asarray(is_reduce & is_inside(events, gradients, events.thread[caller], events.begin_ns[caller]))
+    if not is_reduce.any() or not len(host_rows(trace, _DDP)):
+        return np.zeros_like(is_reduce)
+    called, nodes, runs = events.begin_ns[caller], host_rows(trace, _GRADIENT), host_rows(trace, _ACCUMULATING)
+    node = running_at(events, nodes, events.thread[caller], called)
+    of_run = running_at(events, nodes, events.thread[runs], events.begin_ns[runs])
+    ran_ns = np.full(len(events), _INT64.min)
+    ran_ns[of_run[of_run != UNKNOWN]] = events.end_ns[runs[of_run != UNKNOWN]]
+    return np.asarray(is_reduce & (node != UNKNOWN) & (ran_ns[node] <= called))
 
 
 def _is_usual(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -34,6 +34,7 @@ from tests.builders.kineto import (
 
 NODE = "autograd::engine::evaluate_function: "
 GRADIENT = f"{NODE}torch::autograd::AccumulateGrad"
+FORWARD = "DistributedDataParallel.forward"
 COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 
 
@@ -51,7 +52,7 @@ def reduced(kineto: Kineto, called: float, begin: float, end: float, *, nelems: 
 
 def backward_on_device(kineto: Kineto, at: float, jitter: float = 0) -> None:
     """Write a pass whose host begins at `at` and whose device computes from at + 100 to at + 300."""
-    kineto.span("DistributedDataParallel.forward", at - 50, at - 10)
+    kineto.span(FORWARD, at - 50, at - 10)
     kineto.kernel("gemm", at - 45, at + 100, called=at - 49)  # the forward's
     kineto.op(f"{NODE}MmBackward0", at, at + 5, thread=AUTOGRAD)
     kineto.kernel("gemm", at + 100, at + 180, called=at + 1, thread=AUTOGRAD)
@@ -103,6 +104,7 @@ def test_passes_with_another_number_of_buckets_do_not_count(
     kineto = Kineto()
     kineto.steps(0, 1000, 2000, 3000, 4000, 5000)
     for number, times in enumerate(buckets_of_passes):
+        kineto.span(FORWARD, 1000 * number, 1000 * number)
         kineto.op(f"{NODE}MmBackward0", 1000 * number, 1000 * number + 5, thread=AUTOGRAD)
         kineto.kernel("gemm", 1000 * number + 1, 1000 * number + 90, called=1000 * number + 1, thread=AUTOGRAD)
         for call in range(times):
@@ -116,7 +118,7 @@ def test_sizes_that_change_from_pass_to_pass_are_unknown(tmp_path: Path) -> None
     kineto.steps(0, 1000, 2000)
     for number in range(4):
         at = 500 * number
-        kineto.span("DistributedDataParallel.forward", at, at + 1)
+        kineto.span(FORWARD, at, at + 1)
         kineto.op(f"{NODE}MmBackward0", at + 2, at + 5, thread=AUTOGRAD)
         kineto.kernel("gemm", at + 3, at + 90, called=at + 3, thread=AUTOGRAD)
         reduced(kineto, at + 100, at + 102, at + 150, nelems=100 + number)
@@ -135,9 +137,34 @@ def test_other_all_reduces_are_no_buckets(tmp_path: Path) -> None:
     assert buckets_of(kineto.observe(tmp_path)) == ()
 
 
+@pytest.mark.parametrize(
+    ("accumulated", "by_ddp", "num"),
+    [
+        pytest.param((100, 102), True, 1, id="DDP's, when the gradient is there"),
+        pytest.param((100, 102), False, 0, id="a hook of the script's on the node"),
+        pytest.param((100, 118), True, 0, id="a hook of the script's on the parameter, after it accumulated"),
+        pytest.param((116, 118), True, 0, id="a hook of the script's on the parameter, before it does"),
+    ],
+)
+def test_what_hooks_of_the_script_reduce_are_no_buckets(
+    tmp_path: Path, accumulated: tuple[float, float], by_ddp: bool, num: int
+) -> None:
+    kineto = Kineto(**of_two_ranks())
+    kineto.steps(0, 1000)
+    if by_ddp:
+        kineto.span(FORWARD, 0, 40)
+    kineto.op(f"{NODE}MmBackward0", 50, 90)
+    kineto.op(GRADIENT, 99, 120)
+    kineto.op("torch::autograd::AccumulateGrad", *accumulated)
+    kineto.op("c10d::allreduce_", 105, 115)
+    kineto.span("gloo:all_reduce", 107, 190, thread=GLOO_A, **shapes(100))
+    assert len(buckets_of(kineto.observe(tmp_path))) == num
+
+
 def test_a_bucket_for_each_of_many_parameters(tmp_path: Path) -> None:
     kineto = Kineto()
     kineto.steps(0, 100_000)
+    kineto.span(FORWARD, 0, 0)
     kineto.op(f"{NODE}MmBackward0", 0, 5, thread=AUTOGRAD)
     kineto.kernel("gemm", 1, 90, called=1, thread=AUTOGRAD)
     for number in range(MAX_BUCKETS + 5):
@@ -177,10 +204,11 @@ def test_buckets_of_a_real_trace_are_what_a_plain_loop_finds() -> None:
 
 
 @needs_real_traces
-@pytest.mark.parametrize(("name", "num"), [("a100x16_sendrecv_rank0.json.gz", 2), ("a100x8_rank3.json.gz", 3)])
-def test_buckets_of_other_real_traces(name: str, num: int) -> None:
+@pytest.mark.parametrize("name", ["a100x16_sendrecv_rank0.json.gz", "a100x8_rank3.json.gz"])
+def test_buckets_of_other_real_traces(name: str) -> None:
+    # On eight a hook on a parameter divides its gradient and reduces it, too: before the gradient is accumulated.
     found = buckets_of(real(name))
-    assert [bucket.order for bucket in found] == list(range(num))
+    assert [bucket.order for bucket in found] == [0, 1]
     assert all(bucket.ready_ns < bucket.end_ns for bucket in found)
 
 
@@ -468,7 +496,7 @@ def test_other_scatters_and_gathers_are_not_taken_for_these(tmp_path: Path) -> N
     kineto.steps(0, 1000)
     kineto.op("aten::scatter", 10, 20)
     kineto.op("aten::gather", 30, 40)
-    kineto.span("DistributedDataParallel.forward", 0, 100)
+    kineto.span(FORWARD, 0, 100)
     kineto.kernel("gemm", 50, 80, called=40)
     assert cost_of(kineto.observe(tmp_path)) is None
 
