@@ -451,7 +451,10 @@ def _epoch(
     *,
     edges_are_steady: bool,
 ) -> Figure:
-    """Return seconds per epoch: its steady steps, and its edges, each the mean of those that were measured."""
+    """Return seconds per epoch: its steady steps, and its edges, each the mean of those that were measured.
+
+    Where edges are steady, the steady step holds them.
+    """
     if step.value is None:
         return stats.unknown("s", step.reason or "no step time")
     if steps_per_epoch is None:
@@ -462,8 +465,9 @@ def _epoch(
     if not edges:
         left_out = "no epoch began inside a measured window: the cost of its edge is left out"
         return replace(stats.scaled(step, steps_per_epoch), reason=left_out)
-    # Where edges are steady, the steady step holds them.
-    number = 1 if edges_are_steady else _edges_per_epoch(shown, steps_per_epoch)
+    if edges_are_steady:
+        return stats.scaled(step, steps_per_epoch)
+    number = _edges_per_epoch(shown, steps_per_epoch)
     edge = number * sum(edges) / len(edges)
     figure = stats.scaled(step, steps_per_epoch - number)
     assert figure.value is not None

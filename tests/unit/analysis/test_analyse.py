@@ -255,6 +255,13 @@ class TestEpoch:
         assert mode.epoch_s.value == pytest.approx(75 * 0.1 + 25 * 0.3)
         assert mode.throughput_all_steps.value == pytest.approx(8 * 32 / 1.2)
 
+    def test_where_edges_are_steady_they_are_in_the_step(self) -> None:
+        epoch = [replace(self.EDGE, samples_drawn=32), *(step(100, samples_drawn=n) for n in (32, 32, 4))]
+        mode = single(launch(rank(2 * epoch, [window(1200)], steps_per_epoch=4)))
+        assert mode.edges_are_steady
+        assert mode.epoch_s.value == pytest.approx(0.6)
+        assert mode.throughput_all_steps.value == mode.throughput.value == pytest.approx(100 / 0.6)
+
     def test_where_an_epoch_has_no_known_length_edges_count_as_they_were_seen(self) -> None:
         mode = single(launch(rank([*self.STEADY, self.EDGE], [window(600)])))
         assert mode.throughput_all_steps.value == pytest.approx(4 * 32 / 0.6)
