@@ -68,6 +68,11 @@ ABLATIONS = (
         needs="a GPU",
     ),
     Ablation(
+        name="coalesced",
+        what="gradients that the script reduces one by one are reduced in one call",
+        needs="a script that makes such calls itself",
+    ),
+    Ablation(
         name="fair_threads",
         what="no more threads than the rank's share of the cores",
         needs="a script that asks for more threads",

@@ -2,7 +2,7 @@
 
 python samples/cifar_handmade.py                # an all_reduce for each parameter, after the backward pass
 python samples/cifar_handmade.py --coalesced    # one, of all gradients in one tensor
-python samples/cifar_handmade.py --overlap      # one for each parameter, begun while the backward pass goes on
+python samples/cifar_handmade.py --overlap      # two, each begun as soon as its gradients are there
 """
 
 import argparse
@@ -40,34 +40,59 @@ def average(model, world_size):
         parameter.grad /= world_size
 
 
+def flatten(parameters):
+    """Return the gradients of these parameters in one tensor."""
+    return torch.cat([parameter.grad.flatten() for parameter in parameters])
+
+
+def unflatten(flat, parameters):
+    """Give these parameters their gradients from one tensor."""
+    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad.copy_(part.view_as(parameter))
+
+
 def average_coalesced(model, world_size):
     """Average the gradients over all ranks, all of them at once."""
-    gradients = [parameter.grad for parameter in model.parameters()]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    parameters = list(model.parameters())
+    flat = flatten(parameters)
     dist.all_reduce(flat)
-    flat /= world_size
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    unflatten(flat / world_size, parameters)
+
+
+class Bucket:
+    """Gradients that are averaged together, as soon as the last of them is there."""
+
+    def __init__(self, *modules):
+        self.parameters = [parameter for module in modules for parameter in module.parameters()]
+        self.missing = len(self.parameters)
+        for parameter in self.parameters:
+            parameter.register_post_accumulate_grad_hook(self.begin)
+
+    def begin(self, _parameter):
+        """Begin to add up the gradients if all are there."""
+        self.missing -= 1
+        if not self.missing:
+            self.flat = flatten(self.parameters)
+            self.work = dist.all_reduce(self.flat, async_op=True)
+
+    def wait(self, world_size):
+        """Wait for the gradients, and average them."""
+        self.work.wait()
+        unflatten(self.flat / world_size, self.parameters)
+        self.missing = len(self.parameters)
 
 
 class Overlapped:
-    """Averages each gradient as soon as it is there, while the backward pass goes on."""
+    """Averages the gradients in two buckets, the first of them while the backward pass goes on."""
 
     def __init__(self, model):
-        self.pending = []
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(self.begin)
-
-    def begin(self, parameter):
-        """Begin to add up one gradient."""
-        self.pending.append((dist.all_reduce(parameter.grad, async_op=True), parameter))
+        *convolutions, hidden, activation, output = model
+        self.buckets = Bucket(hidden, activation, output), Bucket(*convolutions)
 
     def __call__(self, _model, world_size):
         """Wait for all of them."""
-        for work, parameter in self.pending:
-            work.wait()
-            parameter.grad /= world_size
-        self.pending.clear()
+        for bucket in self.buckets:
+            bucket.wait(world_size)
 
 
 def train(rank, world_size, port, options):

@@ -96,6 +96,7 @@ def _peak(users: Sequence[tuple[RankRecord, int, Device]], sizes: Mapping[str, i
 
 
 NO_COMM = "no_comm"
+COALESCED = "coalesced"
 NO_SYNC = "no_sync_accumulation"
 # Times its gradients that a step reduces from which it does so in several micro-batches.
 REDUCED_TWICE = 1.5

@@ -11,8 +11,10 @@ from statistics import fmean, median
 from dpdoctor import units
 from dpdoctor.analysis import POINT_TO_POINT, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.base.summary import AblationSummary
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.weighing import SMALL, Weighed
+from dpdoctor.analysis.facts import COALESCED
+from dpdoctor.analysis.weighing import SMALL, Weighed, above_zero, is_loss, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import ablation_words, core_words, how_to_trace, weigh_part, wrapped_line
 
@@ -64,13 +66,22 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if per_step <= needed or round(per_step) < FEWEST or is_of_one_model:
         return None
     claim = stats.scaled(facts.exposed_calls_share(is_small, per_step), 1 - needed / per_step)
-    weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
-    if weighed.value < SMALL or weighed.status == "refuted":
+    experiment = facts.ablation(COALESCED) if _is_by_hand(facts, per_step) else None
+    if experiment is not None:
+        # It does what is advised: where that makes steps longer, advice to do so would be wrong.
+        weighed = weigh(claim, experiment)
+        is_refuted = weighed.status == "refuted" or is_loss(experiment.share)
+    else:
+        weighed = weigh_part(facts, claim) if is_removed else Weighed(cost=claim, status="inferred")
+        is_refuted = weighed.status == "refuted"
+    if weighed.value < SMALL or is_refuted:
         return None
-    return _finding(facts, weighed, per_step, mean_bytes)
+    return _finding(facts, weighed, experiment, per_step, mean_bytes)
 
 
-def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: float) -> Finding:
+def _finding(
+    facts: ModeFacts, weighed: Weighed, experiment: AblationSummary | None, per_step: float, mean_bytes: float
+) -> Finding:
     noun = "small exchange" if _passes_on_gradients(facts) else "small collective"
     number = units.count(round(per_step), noun)
     remedy, code = _remedy(facts, per_step)
@@ -90,7 +101,7 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
             f"{number} in each step carry {units.size(mean_bytes)} on average: their time is latency, which does not "
             "shrink with their size",
             *_latency_words(facts.traces),
-            *ablation_words(facts),
+            *(ablation_words(facts) if experiment is None else _experiment_words(experiment)),
             *core_words(facts),
         ),
         cause=None,
@@ -99,8 +110,19 @@ def _finding(facts: ModeFacts, weighed: Weighed, per_step: float, mean_bytes: fl
         code=code,
         line=line,
         speedup=faster_without(weighed.cost),
-        speedup_basis="at most",
+        speedup_basis="measured" if experiment is not None and weighed.status == "confirmed" else "at most",
     )
+
+
+def _experiment_words(experiment: AblationSummary) -> tuple[str, ...]:
+    """Return what the ablation gave that makes one call of them."""
+    gain, ratio = experiment.gain, experiment.share
+    assert gain.value is not None
+    assert ratio.value is not None
+    if not above_zero(ratio):
+        return ("with all of them in one call (ablation coalesced) a step is not measurably shorter",)
+    gained = f"{units.seconds(gain.value)} shorter, {units.share(ratio.value)} of it"
+    return (f"with all of them in one call (ablation coalesced) a step is {gained}",)
 
 
 def _limits(found: Traces) -> dict[str, int]:
@@ -214,7 +236,8 @@ RULE = Rule(
     "call pays it once.",
     how="From the trace: the calls below the size at which latency dominates (fitted to this run's own calls, else "
     "64 KiB), the time they take while nothing computes, and how many calls would carry the same bytes; under FSDP no "
-    "fewer than a gather and a scatter for each model.",
+    "fewer than a gather and a scatter for each model. The ablation coalesced makes one call of those by which the "
+    "script reduces gradient by gradient, and gives the gain.",
     remedy="Larger buckets (DDP), larger wrap units (FSDP), or one tensor for what the script itself exchanges.",
     verified=True,
     check=_check,

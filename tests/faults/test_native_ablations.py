@@ -11,7 +11,7 @@ from tests.faults.test_native import skip_without_wall
 
 QUICK = ("--modes", "native", "--no-baseline", *TWO_FORKED, "--time-budget", "15", "--trace-steps", "0")
 WINDOWS = ("--warmup", "20", "--steps", "12", "--rounds", "3")
-ABLATIONS = ("--ablations", "no_comm,no_sync_accumulation")
+ABLATIONS = ("--ablations", "no_comm,no_sync_accumulation,coalesced")
 
 
 def collectives(run, count="collectives") -> dict[str, set[float]]:
@@ -54,6 +54,11 @@ def test_a_window_without_communication_issues_what_is_to_be_left_and_others_wha
         assert ablations["no_sync_accumulation"]["gain"]["value"] is not None
     else:
         assert "no_sync_accumulation" not in found
+    if way == "hand":  # all gradients in one call, and the flag
+        assert found["coalesced"] == {2}
+        assert ablations["coalesced"]["gain"]["value"] is not None
+    else:
+        assert "coalesced" not in found
     assert not run.mode("native")["conversion"]["warnings"]
 
 

@@ -14,7 +14,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -28,9 +28,12 @@ from dpdoctor import units
 from dpdoctor.records import Counters
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
-from dpdoctor.worker.timing.exchanges import ALL, LOCAL_COPIES, REDUCTIONS, Exchanges, Issued, Site
+from dpdoctor.worker.timing.exchanges import LOCAL_COPIES, REDUCTIONS, Exchanges, Issued, Site
 from dpdoctor.worker.wrap.proof import bits
 from dpdoctor.worker.wrap.wrapping import Wrapping
+
+# What must be alike in gradients that one call reduces: method, group, type of number, device.
+_Key: TypeAlias = tuple[str, dist.ProcessGroup, torch.dtype, torch.device]
 
 NOT_COUNTED = (
     "torch does not count the collectives of this backend, so that nothing would show what the ablation leaves out"
@@ -41,6 +44,8 @@ UNALIKE = "rank {} exchanges gradients or parameters elsewhere than rank 0 does:
 AMBIGUOUS = "{} exchanges parameters of one element, and other numbers, too: which of them to leave out is not known"
 COMPILED = "DistributedDataParallel is compiled as a whole: whether it reduces is fixed in what was compiled"
 UNSEEN = "{} in a step are exchanged inside operators of torch, as by tensor parallelism: nothing can take their place"
+# Times its gradients that a step reduces from which it does so in several micro-batches.
+REDUCED_TWICE = 1.5
 # An exchange in a step from this part of what is trained on, counted in elements, is one of gradients or parameters.
 LEAST_SHARE = 0.01
 # Windows may differ by this share of what they exchange in a step.
@@ -71,7 +76,8 @@ class Wire:
 
     Attributes:
         least: elements in one exchange of gradients or parameters.
-        times_reduced: how often the step that was looked at closely reduced its gradients, by their bytes.
+        num_by_gradient: how many calls of the script reduce a gradient each, alike in every step and on all ranks.
+        reduces_each_micro_batch: whether the step that was looked at closely reduced its gradients more than once.
     """
 
     def __init__(
@@ -87,9 +93,13 @@ class Wire:
         self._trained = trained
         self._reason: str | None = None
         self._forward: Callable[..., Any] | None = None
+        self._after: Callable[[], None] | None = None
+        self._together = _Together(0)
         self.least = 1.0
-        self.times_reduced = 0.0
+        self.num_by_gradient = 0
+        self.reduces_each_micro_batch = False
         exchanges.is_trained = self._is_trained
+        exchanges.is_gradient = self._is_gradient
 
     @property
     def has_reducer(self) -> bool:
@@ -101,12 +111,12 @@ class Wire:
 
     def _is_trained(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a parameter that is trained, or the gradient of one."""
-        held = (either for parameter in self._trained() for either in (parameter, parameter.grad) if either is not None)
-        return structure.is_dense(tensor) and any(
-            type(either) in {torch.Tensor, nn.Parameter}
-            and structure.is_dense(either)
-            and either.data_ptr() == tensor.data_ptr()
-            for either in held
+        return _shares(tensor, self._trained()) or self._is_gradient(tensor)
+
+    def _is_gradient(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is the gradient of a parameter that is trained."""
+        return _shares(
+            tensor, (p.grad for p in self._trained() if p.grad is not None and p.grad.numel() == tensor.numel())
         )
 
     def settle(self, agreement: Agreement, counters: Counters | None) -> None:
@@ -118,13 +128,15 @@ class Wire:
         mine = ", ".join(sorted(site.words for site in self._payload())) or "nowhere"
         texts = gather_texts(agreement, mine)
         self._reason = next((UNALIKE.format(rank, text) for rank, text in enumerate(texts) if text != texts[0]), None)
+        numbers = agreement.gather([sum(site.of_gradients for site in self._by_gradient())])
+        self.num_by_gradient = numbers[0][0] if numbers.count(numbers[0]) == len(numbers) else 0
         if counters is not None:
             sizes = (number * tensor.element_size() for number, tensor in zip(elements, trained, strict=True))
             self._weigh(counters, sum(sizes))
 
     def _weigh(self, counters: Counters, trained_bytes: int) -> None:
         reduced = sum(of.num_bytes for kind, of in counters.collectives.items() if "reduce" in kind)
-        self.times_reduced = reduced / max(1, trained_bytes)
+        self.reduces_each_micro_batch = reduced >= REDUCED_TWICE * max(1, trained_bytes)
         unseen = sum(of.num_bytes for of in counters.collectives.values()) - self.exchanges.last.num_bytes
         if not self.has_reducer and unseen > LEAST_SHARE * trained_bytes:
             self._reason = self._reason or UNSEEN.format(units.size(unseen))
@@ -149,30 +161,43 @@ class Wire:
             return None
         return SENT if self.exchanges.kinds["send"] else NOTHING
 
+    def _by_gradient(self) -> list[Site]:
+        return [site for site in self._payload() if site.of_gradients and site.operation == "all_reduce"]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether gradients were collected that are not reduced yet."""
+        return bool(self._together.waiting)
+
     def cut(self) -> None:
         """From here on ranks exchange nothing but flags and the like."""
-        self._switch(ALL)
+        self._switch(self._payload())
         self._let_go()
+        self._after = self._let_go
 
     def hold(self) -> None:
         """From the next forward on gradients are not reduced, but added to what this rank has."""
-        self._switch(REDUCTIONS)
+        self._switch([site for site in self._payload() if site.operation in REDUCTIONS])
         self._set_sharded(reduces=False)
+        self._after = functools.partial(self._set_sharded, reduces=True)
+
+    def collect(self) -> None:
+        """From here on gradients that are each reduced by a call of the script are, with one call for all of a step."""
+        self._together = _Together(self.num_by_gradient)
+        self.exchanges.instead, self.exchanges.left_out = self._together, frozenset(self._by_gradient())
 
     def mend(self) -> None:
         """Have ranks exchange everything again; nothing happens where they do."""
-        exchanges = self.exchanges
-        if exchanges.left_out == ALL:
-            self._let_go()
-        elif exchanges.left_out == REDUCTIONS:
-            self._set_sharded(reduces=True)
-        exchanges.instead, exchanges.left_out = None, frozenset()
+        if self._after is not None:
+            self._after()
+            self._after = None
+        self.exchanges.instead, self.exchanges.left_out = None, frozenset()
         if self._forward is not None:
             DistributedDataParallel.forward = self._forward  # type: ignore[method-assign]
             self._forward = None
 
-    def _switch(self, operations: frozenset[str]) -> None:
-        self.exchanges.instead, self.exchanges.left_out = instead, operations
+    def _switch(self, sites: Iterable[Site]) -> None:
+        self.exchanges.instead, self.exchanges.left_out = instead, frozenset(sites)
         if self._forward is None:
             self._forward = DistributedDataParallel.forward
             DistributedDataParallel.forward = _reducing_nothing(self._forward)  # type: ignore[method-assign]
@@ -187,6 +212,14 @@ class Wire:
         for part in self._parts():
             if isinstance(part, FSDPModule):
                 part.set_requires_gradient_sync(reduces, recurse=False)
+
+
+def _shares(tensor: torch.Tensor, held: Iterable[torch.Tensor]) -> bool:
+    """Return whether a tensor begins where one of these plain ones does in memory."""
+    return structure.is_dense(tensor) and any(
+        type(one) in {torch.Tensor, nn.Parameter} and structure.is_dense(one) and one.data_ptr() == tensor.data_ptr()
+        for one in held
+    )
 
 
 def _reducing_nothing(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,10 +246,47 @@ def instead(method: str, group: dist.ProcessGroup, args: tuple[Any, ...]) -> dis
     """Do within this rank what a method of a process group does with others, and return work that is done."""
     with torch.no_grad():
         LOCAL_COPIES[method](group, *args[:2])
-    tensors = list(structure.tensors(args[0]))
+    return done(list(structure.tensors(args[0])))
+
+
+def done(tensors: list[torch.Tensor]) -> dist.Work:
+    """Return work on these tensors that is done."""
     future: torch.futures.Future[Any] = torch.futures.Future(devices=[*{t.device for t in tensors if t.is_cuda}])
     future.set_result(tensors)
     return _create_work_from_future(future)
+
+
+class _Together:
+    """Takes the place of calls that reduce a gradient each: what `number` of them are about is reduced with the last.
+
+    Attributes:
+        waiting: calls whose gradients wait for others of their step.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.waiting: list[tuple[_Key, list[torch.Tensor], tuple[Any, ...]]] = []
+
+    def __call__(self, method: str, group: dist.ProcessGroup, args: tuple[Any, ...]) -> dist.Work:
+        """Return work that is done, as that of a call that was made would be."""
+        tensors = list(structure.tensors(args[0]))
+        self.waiting.append(((method, group, tensors[0].dtype, tensors[0].device), tensors, args[1:]))
+        if len(self.waiting) == self._number:
+            self._reduce()
+        return done(tensors)
+
+    @torch.no_grad()
+    def _reduce(self) -> None:
+        """Reduce what was collected: a call for each group, and for each type of number."""
+        calls, self.waiting = self.waiting, []
+        for key in dict.fromkeys(key for key, _, _ in calls):
+            alike = [(tensors, options) for other, tensors, options in calls if other == key]
+            tensors = [tensor for of_call, _ in alike for tensor in of_call]
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+            method, group, *_ = key
+            getattr(group, method)([flat], *alike[0][1]).wait()
+            for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(part.view_as(tensor))
 
 
 class Counted:

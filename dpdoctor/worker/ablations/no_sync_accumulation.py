@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from dpdoctor.worker.timing.exchanges import Issued
 
 LEAST_MICRO_BATCHES = 2
-# Times its gradients that a step reduces from which it does so in several micro-batches.
-REDUCED_TWICE = 1.5
 
 
 class NoSyncAccumulation(Ablation):
@@ -43,7 +41,7 @@ class NoSyncAccumulation(Ablation):
                 "the number of micro-batches changes from step to step, or from one model to another, so that the last "
                 "one is not known before"
             )
-        if context.wire is not None and context.wire.times_reduced < REDUCED_TWICE:
+        if context.wire is not None and not context.wire.reduces_each_micro_batch:
             return "the script reduces its gradients once in a step already"
         return no_comm.ABLATION.unfit(context)
 

@@ -54,7 +54,6 @@ _OPERATIONS = {
     "barrier": "barrier",
 }
 REDUCTIONS = frozenset({"all_reduce", "reduce", "reduce_scatter"})
-ALL = frozenset(_OPERATIONS.values())
 _sequence_number = methodcaller("_get_sequence_number_for_group")
 # Where torch.distributed's own functions are, and what wraps some, as `deprecated` does: who called lies behind.
 _INTERNAL = ("distributed_c10d.py", "c10d_logger.py", "typing_extensions.py", contextlib.__file__, warnings.__file__)
@@ -82,33 +81,49 @@ class Site:
     """A line that calls one operation: what it carries, in elements, as far as `settle` has seen.
 
     Attributes:
+        operation: as "all_reduce".
         words: its operation, file and line, alike on all ranks.
+        is_ours: a file of dpdoctor's calls it, as where it wraps: that is no exchange of the script.
         is_payload: whether it exchanges parameters or gradients. Of the single numbers among what it carries, those are
             payload only if `scalars` says so: else they may be flags or a loss, through the same line.
         is_ambiguous: single numbers of it were both.
+        of_gradients: how many calls of it carry a gradient each in every step that has any, none of them a bucket's;
+            0: they do not, or not always as many.
     """
 
-    __slots__ = ("_code", "_is_torchs", "_most", "_now", "_scalars", "is_ambiguous", "is_payload", "scalars", "words")
+    __slots__ = (
+        *("_calls", "_code", "_gradients", "_is_torchs", "_most", "_now", "_num_calls", "_scalars"),
+        *("is_ambiguous", "is_ours", "is_payload", "of_gradients", "operation", "scalars", "words"),
+    )
 
     def __init__(self, operation: str, code: CodeType, line: int) -> None:
         self._code = code  # by whose identity it is known
+        self.operation = operation
         self.words = f"{operation} at {code.co_filename}:{line}"
+        self.is_ours = lines.is_ours(code.co_filename)
         self._is_torchs = code.co_filename.startswith(_TORCH)
-        self._now = self._most = 0
+        self._now = self._most = self._calls = self.of_gradients = 0
+        self._num_calls: set[int] = set()
+        self._gradients: set[bool] = set()
         self._scalars: set[bool] = set()
         self.is_payload = self.scalars = self.is_ambiguous = False
 
-    def saw(self, size: int, is_trained: Callable[[], bool]) -> None:
+    def saw(self, size: int, is_trained: Callable[[], bool], is_gradient: Callable[[], bool]) -> None:
         """Take note of a call that carries so many elements."""
-        if lines.is_ours(self._code.co_filename):  # as where it wraps: that is no exchange of the script
+        if self.is_ours:
             return
+        if not self._calls:  # one call of a step tells what the line carries
+            self._gradients.add(is_gradient())
+        self._calls += 1
         self._now += size
         if size == 1 and len(self._scalars) < 2:
             self._scalars.add(is_trained())
 
     def step_ended(self) -> None:
         """Take note of a step."""
-        self._most, self._now = max(self._most, self._now), 0
+        if self._calls:
+            self._num_calls.add(self._calls)
+        self._most, self._now, self._calls = max(self._most, self._now), 0, 0
 
     def settle(self, least: float) -> None:
         """Decide whether it exchanges what is trained: at least so many elements of it in a step."""
@@ -116,6 +131,8 @@ class Site:
         self.is_payload = self._most >= least and (self._most > 1 or True in self._scalars or self._is_torchs)
         self.scalars = self._is_torchs or True in self._scalars
         self.is_ambiguous = self.is_payload and not self._is_torchs and len(self._scalars) > 1
+        is_alike = self.is_payload and not self._is_torchs and self._gradients == {True} and len(self._num_calls) == 1
+        self.of_gradients = max(self._num_calls) if is_alike else 0
 
     def carries(self, tensors: Any, size: int) -> bool:
         """Return whether a call with these tensors, of so many elements, is one of gradients or parameters."""
@@ -172,9 +189,9 @@ class Exchanges:
         is_known: whether torch tells how many collectives there were.
         sites: where Python calls collectives.
         instead: does within the rank what a method of a process group would do with others, for calls of payload; None:
-            all of them go out. Given the method's name, the group and its arguments. Only for operations of `left_out`.
+            all of them go out. Given the method's name, the group and its arguments. Only at the sites in `left_out`.
         last: what was exchanged in the last step.
-        is_trained: whether a tensor is a trained parameter or its gradient.
+        is_trained: whether a tensor is a trained parameter or its gradient; `is_gradient`: the latter.
         looks: whether lines are told apart; where no ablation will need them, calls are counted and timed only.
     """
 
@@ -191,8 +208,9 @@ class Exchanges:
         self.sites: dict[tuple[int, int, str], Site] = {}
         self.instead: Callable[[str, dist.ProcessGroup, tuple[Any, ...]], dist.Work] | None = None
         self.is_trained: Callable[[torch.Tensor], bool] = lambda _: False
+        self.is_gradient: Callable[[torch.Tensor], bool] = lambda _: False
         self._is_learning = True
-        self.left_out: frozenset[str] = frozenset()
+        self.left_out: frozenset[Site] = frozenset()
         self.last = self._step = Issued()
         self._window = Issued()
         self._usual: list[int] = []
@@ -219,8 +237,8 @@ class Exchanges:
             if not (self.looks or self.is_on):
                 return timed(subject, *args, **kwargs)
             # Also in threads of torch's own, in which FSDP exchanges on a GPU.
-            is_payload = self._look(operation, args, is_movable=is_movable)
-            if is_payload and self.instead is not None and operation in self.left_out:
+            site = self._look(operation, args, is_movable=is_movable)
+            if site is not None and self.instead is not None and site in self.left_out:
                 self._step.dropped += 1
                 return self.instead(name, subject, args)
             return timed(subject, *args, **kwargs)
@@ -237,8 +255,8 @@ class Exchanges:
 
         return functools.wraps(original)(timed) if hasattr(original, "__name__") else timed
 
-    def _look(self, operation: str, args: tuple[Any, ...], *, is_movable: bool) -> bool:
-        """Take note of a call; return whether it carries gradients or parameters."""
+    def _look(self, operation: str, args: tuple[Any, ...], *, is_movable: bool) -> Site | None:
+        """Take note of a call; return where it is made if it carries gradients or parameters."""
         code, line = _caller()
         site = self.sites.get((id(code), line, operation))
         if site is None:
@@ -247,21 +265,24 @@ class Exchanges:
             self._note(operation, code, line, args)
         if self._is_learning:
             self._learn(site, args, is_movable=is_movable)
-            return False
+            return None
         size = _size(args[0]) if is_movable else 0
         step = self._step
         if site.is_payload and size and site.carries(args[0], size):
             step.payload += 1
-            return True
-        step.kept += 1
-        step.kept_elements = max(step.kept_elements, size)
-        return False
+            return site
+        if not site.is_ours:
+            step.kept += 1
+            step.kept_elements = max(step.kept_elements, size)
+        return None
 
     def _learn(self, site: Site, args: tuple[Any, ...], *, is_movable: bool) -> None:
         self._step.num_bytes += max(map(_num_bytes, args[:2]), default=0)  # gathers have the whole in one of them
         tensors = list(structure.tensors(args[:1])) if is_movable else []
         if tensors and not self._is_of_a_thread():
-            site.saw(_size(tensors), lambda: any(map(self.is_trained, tensors)))
+            site.saw(
+                _size(tensors), lambda: any(map(self.is_trained, tensors)), lambda: all(map(self.is_gradient, tensors))
+            )
 
     def _is_of_a_thread(self) -> bool:
         """Return whether a thread of the script's exchanges beside the training: ranks may stand elsewhere in it.

@@ -90,6 +90,9 @@ def passing_on(received: int = 20, **others: object) -> dict[str, object]:
 FIRES = {
     "a ring by hand": case("native", *pair(PASSED_ON), **passing_on()),
     "by hand": case("native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2)}, **BY_HAND),
+    "by hand, and the experiment agrees": case(
+        "native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2), "coalesced": ablation(0.3)}, **BY_HAND
+    ),
     "of the script itself": case(TRACE_MODE, *pair([SMALL] * 40)),
     "DDP's buckets": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.2)}),
     "FSDP's units": case("fsdp", *pair([("all_gather", 4_000, 0.7, 0.7)] * 30, shard_units=SHARDS)),
@@ -136,6 +139,15 @@ SILENT = {
         "ddp", *pair([("all_reduce", 4_000, 5, 5)] * 4, buckets=BUCKETS[:1])
     ),
     "refuted": case(TRACE_MODE, *pair([SMALL] * 40, buckets=BUCKETS), ablations={"no_comm": ablation(0.0, 0.02)}),
+    "by hand, and one call gains nothing": case(
+        "native", *pair([SMALL] * 40), ablations={"no_comm": ablation(0.2), "coalesced": ablation(0.0, 0.02)}, **BY_HAND
+    ),
+    "by hand, and one call takes longer": case(
+        "native",
+        *pair([SMALL] * 40),
+        ablations={"no_comm": ablation(0.2), "coalesced": ablation(-0.1, 0.02)},
+        **BY_HAND,
+    ),
     "activations of ranks that split a model, each of which needs the one before": case(
         "native", *pair([SMALL] * 40), native=cases.OWN, conversion=cases.in_way(TENSOR_PARALLEL), ablations={}
     ),
@@ -196,6 +208,23 @@ def test_what_a_script_exchanges_by_itself_goes_with_the_ablation_and_is_put_int
     assert isinstance(found, Finding)
     assert (found.status, found.line) == ("confirmed", "train.py:40")
     assert "torch.cat" in (found.code or "")
+
+
+def test_the_gain_of_one_call_is_measured_where_the_ablation_makes_it() -> None:
+    found = finding(FIRES["by hand, and the experiment agrees"])
+    assert (found.status, found.cost.value, found.speedup_basis) == ("confirmed", 0.3, "measured")
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / 0.7)
+    assert "with all of them in one call (ablation coalesced)" in " ".join(found.evidence)
+    assert "no_comm" not in " ".join(found.evidence)
+
+
+def test_a_gain_that_is_not_known_well_enough_leaves_what_the_trace_says() -> None:
+    unsure = {"no_comm": ablation(0.2), "coalesced": ablation(0.1, 0.2)}
+    found = finding(case("native", *pair([SMALL] * 40), ablations=unsure, **BY_HAND))
+    assert (found.status, found.speedup_basis) == ("inferred", "at most")
+    assert found.cost.value == pytest.approx(0.195)
+    assert any("not measurably shorter" in words for words in found.evidence)
 
 
 @pytest.mark.parametrize("times", [1, 40])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dpdoctor.worker.ablations import _wire as wires
 from dpdoctor.worker.ablations._wire import Counted, Wire, fingerprint
 from dpdoctor.worker.base.agreement import Alone
-from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.modes import fsdp
 from dpdoctor.worker.timing.exchanges import Exchanges, Issued
-from dpdoctor.worker.timing.phases import PhaseClock
 
 
 class Trained:
@@ -27,16 +23,6 @@ class Trained:
 
     def is_compiled(self, module: nn.Module) -> bool:  # noqa: ARG002
         return False
-
-
-@pytest.fixture
-def exchanges(tmp_path: Path) -> Iterator[Exchanges]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    patches, seen = Patches(), Exchanges(PhaseClock(iter(range(10**9)).__next__), times=False)
-    seen.watch(patches)
-    yield seen
-    patches.undo()
-    dist.destroy_process_group()
 
 
 def wire_of(exchanges: Exchanges, model: nn.Module) -> Wire:
