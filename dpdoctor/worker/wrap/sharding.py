@@ -6,11 +6,13 @@ They are put where a script, and its optimizers, hold the old ones.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from types import CellType, FrameType
+from contextlib import suppress
+from types import CellType, FrameType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -170,6 +172,23 @@ def _replace_in(holder: Any, changed: Changed) -> None:
         _replace_in_dict(holder, changed)
     elif not isinstance(holder, type):  # of which the dict itself is found
         _replace_in_dict(getattr(holder, "__dict__", {}), changed)
+        if isinstance(holder, functools.partial):
+            # As when it is unpickled; its attributes can be read only.
+            state = (*_new([holder.func, holder.args], changed), holder.keywords, vars(holder))
+            holder.__setstate__(state)  # type: ignore[attr-defined]
+        else:
+            _replace_in_slots(holder, changed)
+
+
+def _replace_in_slots(holder: Any, changed: Changed) -> None:
+    """Replace what an object of a class with `__slots__` holds, also of one that refuses to be set."""
+    for kind in type(holder).__mro__:
+        for slot in vars(kind).values():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it is empty, or can only be read
+                    held = slot.__get__(holder)
+                    if id(held) in changed:
+                        slot.__set__(holder, changed[id(held)][1])
 
 
 def _replace_in_dict(held: dict[Any, Any], changed: Changed) -> bool:
