@@ -175,6 +175,8 @@ WALLS = ("overlay", "landlock", "none")
 # What is said of an error that the overlay of the kernel's made; the mode is then launched again behind the next wall.
 OVERLAY_FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
 OVERLAY_IN_THE_WAY = "its files lie under an overlay of the kernel's; --wall landlock does without"
+# Of a bare launch, which is then made again without copies.
+COPIES_IN_THE_WAY = "large directories lie among copies of its files as mounts, which nothing removes or replaces"
 # What the process that is to become a command says where no wall can stand around it, before why.
 NO_WALL = "no wall can stand here: "
 # Of mode native, for which there is no other wall.
@@ -302,13 +304,14 @@ class WorkerTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
     `directory` is the launch's own directory; the rank writes below it and nowhere else. `bare`: nothing is watched but
-    the ends of steps.
+    the ends of steps; `copied`: then the script may find copies of its files.
     """
 
     spec: RunSpec
     mode: ModeSpec
     directory: str
     bare: bool = False
+    copied: bool = False
 
 
 TASK_VARIABLE = "DPDOCTOR_TASK"

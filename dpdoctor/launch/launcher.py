@@ -25,6 +25,7 @@ from dpdoctor.launch.watch import Hope, LaunchOutcome, Patience
 from dpdoctor.records import LaunchRecord, RankRecord
 from dpdoctor.spec import (
     BASELINE,
+    COPIES_IN_THE_WAY,
     DISTRIBUTES_ITSELF,
     MOST_TURNS,
     OVERLAY_FULL,
@@ -43,8 +44,8 @@ PEERS_GRACE_S = 3.0
 # Time for faulthandler to write the stacks of a stuck rank.
 STACKS_S = 1.0
 # What is before the name of a launch's directory that another launch took the place of; with a number where that one
-# is without the ablations with which it failed.
-_ASIDE, _RAISED = "failed-", "raised"
+# is without the ablations with which it failed, or finds the user's files and no copies of them.
+_ASIDE, _RAISED, _COPIED = "failed-", "raised", "copied-"
 FAILED_WITH = "mode {} failed in its window, or before the next full one: {}"
 FAILED_TWICE = "none is run any more, as mode {} failed once more in windows of ablations: {}"
 _NO_SPACE = os.strerror(errno.ENOSPC)
@@ -286,9 +287,17 @@ def _launch_mode(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress, 
 
 
 def _launch_bare(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) -> list[LaunchRecord]:
+    """Launch the baseline bare, and once more without copies of files where these may have made it fail."""
     number = 1 + rundir.num_launches(root, rundir.BARE)
-    task = _task(rundir.launch_dir(root, rundir.BARE, number), spec, mode, bare=True)
-    return [_launch(task, rundir.BARE, number, f"{mode.name}, bare", progress)]
+    directory = rundir.launch_dir(root, rundir.BARE, number)
+    while True:
+        copied = not any(root.glob(f"{_COPIED}*"))
+        task = replace(_task(directory, spec, mode), bare=True, copied=copied)
+        title = f"{mode.name}, bare" if copied else f"{mode.name}, bare, without copies of files"
+        record = _launch(task, rundir.BARE, number, title, progress)
+        if not copied or not (COPIES_IN_THE_WAY in (record.reason or "") or _failed_by_overlay(root, record)):
+            return [record]
+        _set_aside(root, record, _COPIED)
 
 
 def _launch_watched(root: Path, spec: RunSpec, mode: ModeSpec, progress: Progress) -> list[LaunchRecord]:
@@ -318,10 +327,10 @@ def _task_for_trace(root: Path, done: WorkerTask) -> WorkerTask | None:
     return _task(rundir.trace_dir(root, done.mode.name), spec, done.mode)
 
 
-def _task(directory: Path, spec: RunSpec, mode: ModeSpec, *, bare: bool = False) -> WorkerTask:
+def _task(directory: Path, spec: RunSpec, mode: ModeSpec) -> WorkerTask:
     spec = _without_raising(directory.parent, _without_overlay(directory.parent, spec))
     # Absolute: the ranks run in other directories.
-    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()), bare=bare)
+    return WorkerTask(spec=spec, mode=mode, directory=str(directory.absolute()))
 
 
 def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Progress) -> LaunchRecord:

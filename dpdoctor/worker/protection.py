@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpdoctor import rundir
-from dpdoctor.spec import OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, RunSpec, WorkerTask
+from dpdoctor.spec import COPIES_IN_THE_WAY, OVERLAY_ALONE, OVERLAY_FULL, OVERLAY_IN_THE_WAY, RunSpec, WorkerTask
 from dpdoctor.worker import wall
-from dpdoctor.worker.copies import copies
+from dpdoctor.worker.copies import Copy, copies
 from dpdoctor.worker.overlay import territory
 from dpdoctor.worker.wall import NoWallError, Wall
 
@@ -38,7 +38,7 @@ class Protection:
     """What protects the user's files; `by` is RankRecord's protected_by, `reason` why it is no better one.
 
     `wall`: the overlay of the kernel's, where that stands; `homes`: directories that it lies over; `has_next`: another
-    can take its place.
+    can take its place; `among_copies`: directories of the user's are mounted among copies of others.
     """
 
     by: str
@@ -46,6 +46,7 @@ class Protection:
     wall: Wall | None = None
     homes: tuple[Path, ...] = ()
     has_next: bool = True
+    among_copies: bool = False
 
     def hint(self, error: BaseException) -> str:
         """Return what a script must be told that raised an error because of a wall; empty: it did not."""
@@ -55,6 +56,8 @@ class Protection:
         hints = {"landlock": {_REFUSED: NAMED}, "kernel": overlay}.get(self.by, {})
         seen: list[BaseException] = []
         while error is not None and error not in seen:
+            if self.among_copies and isinstance(error, OSError):
+                return f"; {COPIES_IN_THE_WAY}"
             for said, hint in hints.items():
                 if said.search(str(error)):
                     return f"; {hint}"
@@ -88,9 +91,12 @@ def protect(task: WorkerTask, rank: int) -> Protection:
     no_overlay = task.spec.no_overlay or "--wall landlock was given"
     if task.spec.wall == "overlay":
         directory = Path(task.directory)
+        place = rundir.rank_dir(directory, rank)
+        copied = copies(task.spec.homes, place / rundir.COPIES, directory) if task.copied else ()
         try:
-            stands = overlay(task, rundir.rank_dir(directory, rank), task.mode.world_size)
-            return Protection(by="kernel", wall=stands, homes=task.spec.homes)
+            stands = overlay(task, place, task.mode.world_size, copied)
+            has_mounts = any(copy.left for copy in copied)
+            return Protection(by="kernel", wall=stands, homes=task.spec.homes, among_copies=has_mounts)
         except NoWallError as error:
             no_overlay = str(error)
     territory.make_caches()
@@ -111,25 +117,27 @@ def _no_wall(spec: RunSpec) -> str | None:
     return UNLOADED if spec.devices and not UNIFIED_MEMORY.exists() else None
 
 
-def overlay(task: WorkerTask, place: Path, walls: int = 1) -> Wall:
+def overlay(task: WorkerTask, place: Path, walls: int = 1, copied: Iterable[Copy] = ()) -> Wall:
     """Put an overlay of the kernel's around this process: one of so many, which has a place for its upper layers.
+
+    Of what is `copied` the process finds the copies.
 
     Raises:
         NoWallError: it cannot stand here.
     """
-    scratch, own = place / rundir.OVERLAY, Path(task.directory)
+    scratch = place / rundir.OVERLAY
     scratch.mkdir(parents=True, exist_ok=True)
     lying = _not_exchanged(territory.in_shared_memory())
     # A copy, which the script would get when it opens it, no longer shows what others write there.
     used_by_others = _not_exchanged(territory.mapped_to_write()) if lying else []
     return wall.put_up_overlay(
         scratch,
-        own=own,
+        own=Path(task.directory),
         opened=[*map(Path, territory.caches()), *used_by_others],
         homes=task.spec.homes,
         lying=lying,
         walls=walls,
-        copied=copies(task.spec.homes, place / rundir.COPIES, own) if task.bare else (),
+        copied=copied,
     )
 
 

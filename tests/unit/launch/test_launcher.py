@@ -18,7 +18,15 @@ from dpdoctor.heartbeat import Beat
 from dpdoctor.launch import interruption, launcher, processes, sampling, watch
 from dpdoctor.launch.progress import Silence
 from dpdoctor.records import Conversion, LaunchRecord, RankRecord, WrappedModule
-from dpdoctor.spec import OVERLAY_FULL, OVERLAY_IN_THE_WAY, LoaderSetting, ModeSpec, RunHeader, RunSpec
+from dpdoctor.spec import (
+    COPIES_IN_THE_WAY,
+    OVERLAY_FULL,
+    OVERLAY_IN_THE_WAY,
+    LoaderSetting,
+    ModeSpec,
+    RunHeader,
+    RunSpec,
+)
 from tests.builders import records
 from tests.builders.specs import mode_spec
 from tests.unit.launch.conftest import lives, task_in
@@ -184,6 +192,26 @@ tell("ok")
     failed = rundir.read_json(root / "failed-single" / rundir.LAUNCH, LaunchRecord)
     assert failed.status == "failed"
     assert [each.again for each in found] == [failed.reason, "", "", ""]
+
+
+@pytest.mark.parametrize("hint", [COPIES_IN_THE_WAY, OVERLAY_IN_THE_WAY])
+def test_a_bare_launch_that_failed_by_copies_runs_again_without_any(
+    tmp_path: Path, heard: Heard, ranks_do: Callable[[str], None], hint: str
+) -> None:
+    ranks_do(f"""
+if task["copied"]:
+    tell("failed", {f"Device or resource busy; {hint}"!r})
+    sys.exit(1)
+tell("ok")
+""")
+    found = launcher.launch(tmp_path, replace(spec(mode_spec("single")), control=True), heard)
+    assert [(each.mode, each.launch, each.status) for each in found] == [
+        *(("bare", 1, "ok"), ("single", 1, "ok"), ("bare", 2, "ok"))
+    ]
+    # What the first one left is kept; the overlay stays, and those after it have no copies from the first.
+    assert [path.name for path in tmp_path.glob("*-*")] == ["copied-bare"]
+    without = "single, bare, without copies of files"
+    assert heard.titles == ["single, bare", without, "single", without]
 
 
 @pytest.mark.parametrize("fails", ['tell("failed", "a bug"); sys.exit(1)', "os.kill(os.getpid(), signal.SIGKILL)"])
