@@ -7,18 +7,21 @@ can end an element, and is inflated once a reader comes to a chart.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import gzip
 import hashlib
 import json
 import re
+import sys
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from dpdoctor import units
@@ -147,10 +150,21 @@ def asset(name: str) -> Markup:
     return Markup(resources.files("dpdoctor.report").joinpath("assets").joinpath(name).read_text(encoding="utf-8"))
 
 
+class _Compiled(FileSystemBytecodeCache):
+    """Compiled templates, kept beside the package's compiled modules: to compile them takes most of a page's time."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep one, unless Python is to keep none either, or may not write there."""
+        if not sys.dont_write_bytecode:
+            with contextlib.suppress(OSError):
+                super().dump_bytecode(bucket)
+
+
 def new_environment() -> Environment:
     """Return an environment that escapes all text, refuses names that it is not given, and shows shares as all do."""
     made = Environment(
         loader=PackageLoader("dpdoctor.report", "assets"),
+        bytecode_cache=_Compiled(str(Path(__file__).with_name("__pycache__"))),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

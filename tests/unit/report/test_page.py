@@ -4,8 +4,11 @@ import base64
 import hashlib
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
+from jinja2 import Environment
 from msgspec.structs import replace
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
@@ -178,6 +181,21 @@ def test_views_that_have_room_beside_each_other_are_a_row_of_two_stacks(
 
 
 LINK = "../plotly-1.2.3.min.js"
+
+
+@pytest.mark.parametrize(("keeps", "folder", "compiled"), [(True, "", 1), (False, "", 2), (True, "not/there", 2)])
+def test_a_template_is_compiled_once_where_python_keeps_what_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool, folder: str, compiled: int
+) -> None:
+    generated: list[str] = []
+    generate = Environment._generate
+    monkeypatch.setattr(Environment, "_generate", lambda *args, **rest: generated.append("") or generate(*args, **rest))
+    monkeypatch.setattr(page, "__file__", str(tmp_path / folder / "page.py"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", not keeps)
+    (tmp_path / "__pycache__").mkdir()
+    for _ in range(2):
+        page.new_environment().get_template("page.html")
+    assert len(generated) == compiled
 
 
 def test_the_file_is_named_after_the_version() -> None:
