@@ -100,6 +100,10 @@ COALESCED = "coalesced"
 NO_SYNC = "no_sync_accumulation"
 # Times its gradients that a step reduces from which it does so in several micro-batches.
 REDUCED_TWICE = 1.5
+# Scalars, such as a loss, are reduced beside gradients: a share of these.
+BESIDE_GRADIENTS = 0.02
+# What ranks exchange that hold equal parameters: buffers, and when to go on.
+OF_EQUALS = frozenset({"broadcast", "barrier"})
 # Functions of torch that run a backward pass, and how libraries name their own.
 BACKWARDS = frozenset({"backward", "grad"})
 # Phases of a step in which the host computes, if there is no GPU; the passes are of the samples.
@@ -258,9 +262,30 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def wraps_a_part(self) -> bool:
         """Return whether DistributedDataParallel has only a part of what is trained, as a gate without its experts."""
-        of_ddp = [way.trainable_bytes for way in self.ways if way.name == "ddp"]
-        trained = sum(unit.trainable_bytes for unit in self.mode.conversion.modules) if self.mode.conversion else 0
-        return bool(of_ddp) and None not in of_ddp and sum(filter(None, of_ddp)) < trained
+        by_ddp = self._bytes_by_ddp
+        return by_ddp is not None and by_ddp < self._trained_bytes and not self.leaves_a_part
+
+    @property
+    def leaves_a_part(self) -> bool:
+        """Return whether DistributedDataParallel has only a part of what is trained, and nothing else is exchanged.
+
+        Ranks that split a model exchange activations or tokens.
+        """
+        counters, by_ddp = self.mode.counters, self._bytes_by_ddp
+        if counters is None or by_ddp is None or not by_ddp < self._trained_bytes:
+            return False
+        by_kind = {kind: of.num_bytes for kind, of in counters.collectives.items() if kind not in OF_EQUALS}
+        return set(by_kind) <= {"all_reduce"} and sum(by_kind.values()) <= (1 + BESIDE_GRADIENTS) * by_ddp
+
+    @property
+    def _bytes_by_ddp(self) -> int | None:
+        """Return the bytes that DistributedDataParallel trains; None: nothing, or nobody looked."""
+        found = [way.trainable_bytes for way in self.ways if way.name == "ddp"]
+        return None if not found or None in found else sum(filter(None, found))
+
+    @property
+    def _trained_bytes(self) -> int:
+        return sum(unit.trainable_bytes for unit in self.mode.conversion.modules) if self.mode.conversion else 0
 
     @property
     def by_hand(self) -> Strategy | None:
@@ -275,10 +300,9 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def times_reduced(self) -> float | None:
         """Return how often a step reduces its gradients, by their bytes; None: they were not counted."""
-        mode = self.mode
-        if mode.counters is None or mode.conversion is None:
+        mode, trained = self.mode, self._trained_bytes
+        if mode.counters is None:
             return None
-        trained = sum(unit.trainable_bytes for unit in mode.conversion.modules)
         reduced = sum(of.num_bytes for kind, of in mode.counters.collectives.items() if "reduce" in kind)
         return reduced / trained if trained else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpdoctor import units
 from dpdoctor.analysis import HAND_WRITTEN, Finding, ModeFacts, Strategy
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.facts import BESIDE_GRADIENTS
 from dpdoctor.rules.rule import Rule
 
 DDP = "ddp"
@@ -16,10 +17,11 @@ AVERAGING_HOOKS = frozenset(
         *("fp16_compress_hook", "bf16_compress_hook", "powerSGD_hook", "batched_powerSGD_hook"),
     }
 )
-# Scalars, such as a loss, are reduced beside gradients.
-ABOUT = 0.02
 OF_DDP = (
     "load or initialise the model before it is wrapped: DistributedDataParallel makes ranks equal then, and never after"
+)
+OF_PARTS = (
+    "wrap all that is trained: DistributedDataParallel has only a part of it, and each rank trains the rest by itself"
 )
 BY_HAND = "send the parameters of rank 0 to all ranks before the first step"
 CODE_BY_HAND = "for p in model.parameters(): dist.broadcast(p.data, src=0)"
@@ -35,6 +37,7 @@ def _check(facts: ModeFacts) -> Finding | None:
     if not (_averages_all(facts.times_reduced) if is_reduced else not facts.wraps_a_part):
         return None
     own = next(iter(facts.own_exchanges), None)
+    is_part = not own and facts.leaves_a_part
     ranks = units.count(facts.mode.world_size, "rank")
     return Finding(
         rule="replicas_differ",
@@ -45,8 +48,8 @@ def _check(facts: ModeFacts) -> Finding | None:
         cost=stats.unknown("ratio", "no time is lost; what is trained is not one model"),
         evidence=(f"Parameters were compared after a step: {ranks}, not one set of values.", _exchanged(own)),
         cause=None,
-        remedy=BY_HAND if own else OF_DDP,
-        short_remedy="give all ranks the same parameters",
+        remedy=BY_HAND if own else OF_PARTS if is_part else OF_DDP,
+        short_remedy="wrap all that is trained" if is_part else "give all ranks the same parameters",
         code=CODE_BY_HAND if own else None,
         line=own.line if own else next((unit.line for unit in conversion.modules), None),
     )
@@ -63,7 +66,7 @@ def _averages_all(times: float | None) -> bool:
     Of the others ranks may be meant to hold parameters of their own, as experts are, and parts of layers. What ranks
     gather or send does not tell by its bytes whether it is all.
     """
-    return times is None or times >= 1 - ABOUT or abs(times - 0.5) <= ABOUT
+    return times is None or times >= 1 - BESIDE_GRADIENTS or abs(times - 0.5) <= BESIDE_GRADIENTS
 
 
 def _exchanged(own: Strategy | None) -> str:

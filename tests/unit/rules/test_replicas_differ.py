@@ -56,6 +56,9 @@ FIRES = {
     ),
     "ddp": native(conversion(DDP)),
     "ddp around all": native(conversion(replace(DDP, trainable_bytes=4))),
+    "ddp around a part, and each rank trains the rest by itself": native(
+        conversion(replace(DDP, trainable_bytes=3)), counters=exchanging(all_reduce=3, broadcast=9)
+    ),
     "ddp around a part, and the others by hand": native(
         conversion(replace(DDP, trainable_bytes=1), BY_HAND), counters=reducing(4)
     ),
@@ -68,6 +71,12 @@ SILENT = {
         conversion(replace(BY_HAND, facts="1 call of all_gather in a step"), BY_HAND), counters=reducing(3)
     ),
     "ddp around a part, as the gate of experts": native(conversion(replace(DDP, trainable_bytes=3))),
+    "ddp around a part, and tokens go to experts": native(
+        conversion(replace(DDP, trainable_bytes=3)), counters=exchanging(all_reduce=3, all_to_all=1)
+    ),
+    "ddp around a part, and what experts made is added up": native(
+        conversion(replace(DDP, trainable_bytes=3)), counters=reducing(4)
+    ),
     "one rank": native(conversion(BY_HAND), 1),
     "sharded": native(conversion(Strategy(name="fsdp2"))),
     "hybrid": native(conversion(DDP, Strategy(name="zero"))),
@@ -92,3 +101,6 @@ def test_the_line_is_the_exchange_of_a_script_that_averages_by_hand() -> None:
 def test_the_line_is_the_call_of_a_wrapped_model() -> None:
     found = RULE.check(FIRES["ddp"])
     assert (found.line, found.code) == ("train.py:9", None)
+    assert "before it is wrapped" in found.remedy
+    part = RULE.check(FIRES["ddp around a part, and each rank trains the rest by itself"])
+    assert "wrap all that is trained" in part.remedy
