@@ -24,7 +24,7 @@ class Coalesced(Ablation):
     ranks add it up instead of after: which is the same but for rounding.
     """
 
-    priority = 1  # fits only scripts that it is for
+    priority = 2  # of what communication takes, no_comm gives all
     sets_apart = True
 
     def applies(self, mode: Mode) -> bool:
