@@ -31,8 +31,8 @@ SILENT_AFTER = 200
 REPLACED_AFTER = 8
 TIMES_SILENT = 4
 # Optimizers that were all built ahead may train in turn, as those of a cross validation do: one that took so many steps
-# in a row had its turn, and as few of another in a row are the next one's.
-STEPS_OF_A_TURN = 2 * REPLACED_AFTER
+# in a row had its turn, and as many of another in a row are the next one's. Fewer would give no turn back.
+STEPS_OF_A_TURN = 16
 # So many steps that change nothing, each after a backward pass of its own, mean that the script trains nothing this
 # way. Fewer may be a warm start, or one model of several that waits for its turn.
 MOST_IDLE = 8
@@ -130,13 +130,13 @@ class StepCounter:
             return True
         self._others += 1
         patience = REPLACED_AFTER + TIMES_SILENT * self._longest_silence
-        has_turn = self._turn >= STEPS_OF_A_TURN and self._in_a_row[1] >= REPLACED_AFTER
+        has_turn = min(self._turn, self._in_a_row[1]) >= STEPS_OF_A_TURN
         if has_turn or self._others >= (min(patience, SILENT_AFTER) if is_new else SILENT_AFTER):
             self._replace(optimizer)
             self._others = self._longest_silence = 0
             self._built_before = self._built
             self.num_replaced += is_new or has_turn
-        return False
+        return has_turn  # else no step would count where turns have no more of them
 
     def _outlives(self, optimizer: int, reference: int, *, is_new: bool) -> bool:
         """Note a step; return whether its optimizer outlives the reference.

@@ -122,20 +122,20 @@ def test_optimizers_that_were_built_ahead_and_train_in_turn_take_over_as_soon(nu
     counter = counter_of(5)
     for turn in range(15):
         steps = [step(counter, turn % 5) for _ in range(num_steps)]
-        silent = REPLACED_AFTER if turn else 0
+        silent = STEPS_OF_A_TURN - 1 if turn else 0
         assert steps == [False] * silent + [True] * (num_steps - silent)
         assert counter.num_replaced == turn
 
 
 def test_short_turns_leave_the_reference() -> None:
-    # A discriminator that takes many steps for each of the generator's, and a generator that takes several in a row.
+    # A model that takes many steps for several of another one's in a row, and one that takes no more than that one.
     counter = counter_of(2)
     for _ in range(10):
         assert all(step(counter, 0) for _ in range(2 * STEPS_OF_A_TURN))
-        assert not any(step(counter, 1) for _ in range(REPLACED_AFTER - 1))
+        assert not any(step(counter, 1) for _ in range(STEPS_OF_A_TURN - 1))
     for _ in range(10):
         assert all(step(counter, 0) for _ in range(STEPS_OF_A_TURN - 1))
-        assert not any(step(counter, 1) for _ in range(REPLACED_AFTER))
+        assert not any(step(counter, 1) for _ in range(STEPS_OF_A_TURN))
     assert (counter.reference, counter.num_replaced) == (0, 0)
 
 
