@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpdoctor import cgroup, units
 from dpdoctor.records import FULL, AblationRecord, Counters
@@ -253,6 +254,8 @@ def chosen(ablations: dict[str, Ablation], mode: Mode) -> dict[str, Ablation]:
 class Snapshot:
     """The state of training when this was made; `restore` gives the same tensors their values back.
 
+    Optimizers that are built meanwhile, as for each epoch, get back what they had before their first step.
+
     Learning rates and what else schedulers set are left alone: they go on through all windows. Other numbers in an
     optimizer's groups are its own, such as the step size that Prodigy finds.
     """
@@ -265,17 +268,29 @@ class Snapshot:
         self._parameters = [_Held(parameter) for parameter in trained]
         self._gradients = [(p, None if p.grad is None else _Held(p.grad)) for p in trained]
         self._buffers = [(owner, name, _Held(buffer)) for owner, name, buffer in _buffers(modules)]
-        self._states = [(optimizer, _mapped(dict(optimizer.state), _Held)) for optimizer in optimizers]
-        self._groups = [
-            (group, _mapped({key: value for key, value in group.items() if key not in _NOT_THE_OPTIMIZERS}, _Held))
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-        ]
+        self._states: list[tuple[Optimizer, Any]] = []
+        self._groups: list[tuple[dict[str, Any], Any]] = []
+        for optimizer in optimizers:
+            self._keep(optimizer)
         self._scalers = [(scaler, scaler.state_dict()) for scaler in scalers]
+        self._hook = register_optimizer_step_pre_hook(self._begins)
+
+    def _keep(self, optimizer: Optimizer) -> None:
+        self._states.append((optimizer, _mapped(dict(optimizer.state), _Held)))
+        for group in optimizer.param_groups:
+            own = {key: value for key, value in group.items() if key not in _NOT_THE_OPTIMIZERS}
+            self._groups.append((group, _mapped(own, _Held)))
+
+    @torch.no_grad()
+    def _begins(self, optimizer: Optimizer, *_: object) -> None:
+        """A step of an optimizer begins."""
+        if all(optimizer is not known for known, _ in self._states):
+            self._keep(optimizer)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back."""
+        self._hook.remove()
         for held in self._parameters:
             held.back()
         for parameter, gradient in self._gradients:

@@ -94,6 +94,7 @@ class FSDP(Mode):
 
         A hook that torch would take, and never run, is refused, or told where it only logs.
         """
+        from torch.distributed.fsdp import FSDPModule
         from torch.distributed.tensor import DTensor
         from torch.nn import utils
         from torch.nn.utils import clip_grad
@@ -112,6 +113,7 @@ class FSDP(Mode):
         patches.replace(DTensor, "register_hook", self._refusing(DTensor.register_hook))
         patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         patches.replace(clip_grad, "clip_grad_norm_", clip_grad_norm_)
+        patches.replace(FSDPModule, "_apply", _where_it_changes(FSDPModule._apply))
 
     def _refusing(self, register: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `register_hook` that takes none on a shard but those that only log.

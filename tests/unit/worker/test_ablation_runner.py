@@ -405,6 +405,16 @@ def test_a_state_that_is_new_since_is_dropped() -> None:
     assert not optimizer.state
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
+def test_an_optimizer_that_is_built_meanwhile_is_as_new_again(kind: type[Optimizer]) -> None:
+    module, twin = model(), model()
+    snapshot = Snapshot([module], [SGD(module.parameters(), lr=0.1)], [])
+    optimizer, other = kind(module.parameters()), kind(twin.parameters())
+    train(module, optimizer, seed=2, steps=5)
+    snapshot.restore()
+    assert train(module, optimizer, seed=3) == train(twin, other, seed=3)
+
+
 def test_learning_rates_are_the_schedulers() -> None:
     module = model()
     optimizer = SGD(module.parameters(), lr=0.1)
