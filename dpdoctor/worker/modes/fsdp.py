@@ -427,6 +427,25 @@ def _lay_out(module: nn.Module, warn: Callable[[str], None]) -> None:
         )
 
 
+def _where_it_changes(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `_apply` of sharded modules, as `.to()` calls it, that leaves alone what it would not change.
+
+    torch would swap each sharded tensor with itself, which it cannot while a profiler holds it.
+    """
+    import torch
+
+    @functools.wraps(apply)
+    def apply_where_it_changes(module: Any, change: Callable[[torch.Tensor], Any], *args: Any, **kwargs: Any) -> Any:
+        module.reshard()
+        with torch.no_grad():
+            held = (*module.parameters(), *module.buffers())
+            gradients = (parameter.grad for parameter in held if parameter.grad is not None)
+            is_as_it_is = all(change(tensor) is tensor for tensor in (*held, *gradients))
+        return module if is_as_it_is else apply(module, change, *args, **kwargs)
+
+    return apply_where_it_changes
+
+
 def _broadcast(module: nn.Module) -> None:
     """Give every rank rank 0's parameters and buffers; fully_shard would make a patchwork of different ones."""
     import torch
