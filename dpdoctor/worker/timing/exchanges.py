@@ -181,7 +181,8 @@ class Issued:
 class Exchanges:
     """Counts collectives from step to step, and times them where `times`.
 
-    `calls` are the script's own while `is_on`, `kinds` all of them.
+    `calls` are the script's own while `is_on`, `kinds` all of them. Among several ranks those of a group of one are
+    none: nothing is exchanged.
 
     Attributes:
         num_steps: that were counted, and in which no ablation left anything out; `num_exchanging` of them exchanged
@@ -199,6 +200,7 @@ class Exchanges:
         self._phases = phases
         self._times = times
         self._issued = 0
+        self._has_others = False
         self.is_on = False
         self.looks = True
         self.is_known = True
@@ -232,6 +234,8 @@ class Exchanges:
         timed = self._timed(original) if self._times else original
 
         def seen(subject: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._has_others and subject.size() == 1:
+                return timed(subject, *args, **kwargs)
             if not self._phases.is_elsewhere():
                 self._step.called += 1
             if not (self.looks or self.is_on):
@@ -343,7 +347,10 @@ class Exchanges:
 
     def _sequence_numbers(self) -> int:
         try:
-            return sum(map(_sequence_number, distributed_c10d._world.pg_map))
+            groups = list(distributed_c10d._world.pg_map)
+            shared = [group for group in groups if group.size() > 1]
+            self._has_others = bool(shared)
+            return sum(map(_sequence_number, shared or groups))
         except RuntimeError:  # a backend that counts none
             self.is_known = False
             return 0

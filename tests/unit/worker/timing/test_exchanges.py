@@ -14,12 +14,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dpdoctor.records import PHASES, POINT_TO_POINT, TENSOR_PARALLEL, Strategy
 from dpdoctor.worker.ablations import _wire as wire
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.base.structure import tensors
 from dpdoctor.worker.facts import strategies
+from dpdoctor.worker.timing import exchanges as module
 from dpdoctor.worker.timing.exchanges import LOCAL_COPIES, Call, Exchanges
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
@@ -60,6 +62,30 @@ def test_collectives_of_every_group_are_counted(exchanges: Exchanges) -> None:
     dist.barrier()
     assert (exchanges.lap(), exchanges.last.called) == (3, 3)
     assert (exchanges.lap(), exchanges.last.called) == (0, 0)
+
+
+@pytest.fixture
+def of_two(phases: PhaseClock) -> Iterator[Exchanges]:
+    """Give what sees the groups of one of two ranks, whose calls go nowhere."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    patches, seen = Patches(), Exchanges(phases)
+    seen.watch(patches)
+    yield seen
+    patches.undo()
+    dist.destroy_process_group()
+
+
+def test_what_a_rank_does_in_a_group_of_its_own_is_no_exchange(
+    of_two: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued = {dist.group.WORLD: 0, dist.new_group([0]): 0}
+    monkeypatch.setattr(module, "_sequence_number", issued.__getitem__)  # the fake backend counts none
+    of_two.is_known = of_two.is_on = True
+    of_two.lap()
+    for group in issued:
+        dist.all_reduce(torch.ones(2), group=group)
+        issued[group] += 1
+    assert (of_two.lap(), of_two.last.called, of_two.kinds) == (1, 1, {"all_reduce": 1})
 
 
 def test_without_arms_calls_are_counted_and_timed_and_no_more(exchanges: Exchanges, phases: PhaseClock) -> None:
