@@ -121,6 +121,8 @@ LEFT_OUT = (
     "steady figures leave out {}, in which no window was measured without a step in which an epoch began or an "
     "evaluation ran"
 )
+TURNED = "about step {} ranks go over from {} in a step to {}, as hooks do that compress or leave out from then on: "
+IS_PAST, IS_AHEAD = "figures are of what follows", "figures are of what came before; a --warmup of more steps is past it"
 # What is said of a rate that is no epoch's, before why.
 OF_WINDOWS = "of the steps in measured windows alone"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
@@ -294,6 +296,9 @@ def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
         yield f"training ended before its trace: the mode was launched once more for that alone, in {took}"
     if any(rank.digest for rank in launch.ranks):
         yield from _lost_traces(launch)
+    if turn := launch.turn:
+        before, after = (f"{units.digits(number)} collectives" for number in (turn.before, turn.after))
+        yield f"{TURNED.format(units.whole(turn.step), before, after)}{IS_PAST if turn.is_past else IS_AHEAD}"
     if launch.is_taken_whole:
         yield EDGES_ARE_STEADY
     if num_left_out:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
@@ -19,6 +20,10 @@ MEASURE, TRACE = "measure", "trace"
 MOST_LEFT_OUT = 1.05
 # Above this share of edges an epoch is so short that no steady step need hold a whole batch.
 OFTEN = 1 / 3
+# Of the steps of each window so many exchange the same before ranks go over to exchanging otherwise, or after that; on
+# the other side at most the rest do. What a script exchanges now and then, as it logs, changes neither.
+USUAL = 0.75
+LEAST_OF_TURN = 2
 # A kind of windows and the ablation that ran in them.
 _Key = tuple[str, str]
 
@@ -99,6 +104,61 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """Return (collectives that were issued, steady steps), both added up over the ranks."""
         steps = [s for r in self.ranks for s in r.steady]
         return sum(s.collectives or 0 for s in steps), len(steps)
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """Where ranks went over to exchanging otherwise, as hooks do that compress or leave out from some step on.
+
+    Attributes:
+        step: the first one in the first window that is behind it for all of its length.
+        before, after: collectives of a rank in a step.
+        is_past: whether figures are of what follows; else too little was measured of it.
+        kept: the numbers of the windows that they are of.
+    """
+
+    step: int
+    before: float
+    after: float
+    is_past: bool
+    kept: range
+
+
+def turn(windows: Sequence[Window]) -> Turn | None:
+    """Return where ranks began to exchange otherwise in these full windows; None: nowhere, or it was not counted."""
+    counts = [Counter(s.collectives for r in window.ranks for s in r.steady) for window in windows]
+    if any(None in count for count in counts):
+        return None
+    for usual in {max(count, key=count.__getitem__) for count in (*counts[:1], *counts[-1:])}:
+        share = [count[usual] / count.total() for count in counts]
+        rest = [1 - part for part in share]
+        if found := _turned(windows, share, rest) or _turned(windows, rest, share):
+            return found
+    return None
+
+
+def _turned(windows: Sequence[Window], before: Sequence[float], after: Sequence[float]) -> Turn | None:
+    """Return where a window's share of steps that exchange the same is usual no more; None: nowhere, or of too few.
+
+    It is given for what they exchange `before`, and what they do `after`; one window between may hold the turn itself.
+    """
+    first = next((place for place, share in enumerate(before) if share < USUAL), 0)
+    second = next((at for at in (first, first + 1) if min(after[at:], default=0.0) >= USUAL), 0)
+    if not first or not second or max(first, len(windows) - second) < LEAST_OF_TURN:
+        return None
+    is_past = len(windows) - second >= LEAST_OF_TURN
+    begin, end = (windows[place].ranks[0].window for place in (second, first - 1))
+    return Turn(
+        step=begin.first_step,
+        before=_per_step(windows[:first]),
+        after=_per_step(windows[second:]),
+        is_past=is_past,
+        kept=range(begin.window, sys.maxsize) if is_past else range(end.window + 1),
+    )
+
+
+def _per_step(windows: Sequence[Window]) -> float:
+    found = [window.collectives() for window in windows]
+    return sum(number for number, _ in found) / sum(steps for _, steps in found)
 
 
 def measured(launch: Launch) -> dict[_Key, tuple[Window, ...]]:
@@ -196,8 +256,22 @@ class LaunchFacts(Launch, frozen=True, dict=True):
         return any(rank.record is not None and rank.record.device_type == "cuda" for rank in self.ranks)
 
     @cached_property
-    def _windows(self) -> Mapping[_Key, tuple[Window, ...]]:
+    def _measured(self) -> Mapping[_Key, tuple[Window, ...]]:
         return measured(self)
+
+    @cached_property
+    def turn(self) -> Turn | None:
+        """Return where its ranks went over to exchanging otherwise; None: nowhere, as far as was counted."""
+        return turn(self._measured.get((MEASURE, FULL), ()))
+
+    @cached_property
+    def _windows(self) -> Mapping[_Key, tuple[Window, ...]]:
+        """Windows of one kind of exchange alone: figures over both would be of neither."""
+        turn, found = self.turn, self._measured
+        if turn is None:
+            return found
+        kept = {of: [w for w in windows if w.ranks[0].window.window in turn.kept] for of, windows in found.items()}
+        return {of: tuple(windows) for of, windows in kept.items() if windows}
 
     @cached_property
     def _steady(self) -> Mapping[_Key, tuple[Window, ...]]:

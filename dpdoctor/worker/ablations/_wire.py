@@ -56,7 +56,10 @@ USUAL = 0.75
 MOST_LOOKED_AT = 1 << 12
 
 NOT_KNOWN = "torch does not count the collectives of this backend any more"
-OTHERWISE = "after it, full windows exchange {} in a step instead of {}: what it switched did not come off"
+OTHERWISE = (
+    "after it, full windows exchange {} in a step instead of {}: what it switched did not come off, or the script went "
+    "on otherwise"
+)
 PARTED = "in its windows the script makes {} of its own in a step instead of {}: it goes by what ranks exchange"
 WENT_ON = "it could not keep the ranks from exchanging: {} in a step were still issued, {} were to be left"
 LARGE = "an exchange of {} numbers went on in its windows: gradients or parameters that it does not know"

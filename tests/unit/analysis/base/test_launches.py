@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.records import PHASES, StepRecord
+from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.records import PHASES, Rank, StepRecord
 from tests.builders.records import ahead, even_rank, launch, rank, step, window
 
 
@@ -160,3 +163,43 @@ class TestOnAGpu:
     def test_an_edge_of_one_rank_is_one_of_all(self) -> None:
         ranks = ahead((200, None), (200, None), world_size=2), ahead((200, None), (200, 2), index=1, world_size=2)
         assert [w.ranks[0].window.window for w in launch(*ranks).windows()] == [1]
+
+def exchanging(*windows: Sequence[int]) -> LaunchFacts:
+    """Return a launch of two ranks of whose windows' steps each exchanges so many collectives."""
+
+    def of(index: int) -> Rank:
+        made = enumerate(windows, 1)
+        steps = [step(100, window=number, collectives=count) for number, counts in made for count in counts]
+        measured = [
+            window(100 * len(counts), window=number, first_step=10 * number) for number, counts in enumerate(windows, 1)
+        ]
+        return rank(steps, measured, index=index, world_size=2)
+
+    return launch(of(0), of(1), mode="native")
+
+
+@pytest.mark.parametrize(
+    ("windows", "kept", "at"),
+    [
+        pytest.param([(2,) * 4, (2,) * 4, (0, 0, 0, 1), (0, 1, 0, 0)], [3, 4], 30, id="post-local SGD"),
+        pytest.param([(2,) * 4, (2, 2, 6, 6), (6,) * 4, (6,) * 4], [3, 4], 30, id="in the midst of a window"),
+        pytest.param([(0, 1), (0, 1), (3, 3), (3, 3)], [3, 4], 30, id="local SGD first"),
+        pytest.param([(2,) * 4, (2,) * 4, (2,) * 4, (6,) * 4], [1, 2, 3], 40, id="at the end"),
+        pytest.param([(2,) * 4] * 4, [1, 2, 3, 4], None, id="nowhere"),
+        pytest.param([(2,) * 4, (6,) * 4], [1, 2], None, id="too few to tell"),
+        pytest.param([(0, 1), (1, 0), (0, 1), (0, 1)], [1, 2, 3, 4], None, id="every second step"),
+        pytest.param([(0,) * 4, (0, 0, 0, 8), (0,) * 4, (0,) * 4], [1, 2, 3, 4], None, id="now and then"),
+        pytest.param([(1, 2, 3, 4), (2, 1, 5, 2), (4, 4, 2, 7)], [1, 2, 3], None, id="in no rhythm"),
+        pytest.param([(2,) * 4, (6,) * 4, (2,) * 4, (6,) * 4], [1, 2, 3, 4], None, id="in turn"),
+    ],
+)
+def test_figures_are_of_one_kind_of_exchange(windows: list[Sequence[int]], kept: list[int], at: int | None) -> None:
+    found = exchanging(*windows)
+    assert [one.ranks[0].window.window for one in found.windows()] == kept
+    assert (found.turn.step if found.turn else None) == at
+
+
+def test_a_turn_tells_what_a_rank_exchanges_before_and_after() -> None:
+    found = exchanging((2,) * 4, (2,) * 4, (2, 2, 0, 0), (0, 0, 0, 1), (0, 1, 0, 0)).turn
+    assert found is not None
+    assert (found.before, found.after, found.is_past) == (2.0, 0.25, True)
