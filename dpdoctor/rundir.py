@@ -77,6 +77,8 @@ TASK = "task.json"
 UNUSED = "unused.json"
 WORLDS = "worlds"
 PROCESSES = "processes.tsv"
+# What a process says there that joins others over torch.distributed.rpc.
+OVER_RPC = "over rpc"
 # Why a process that a rank's script started is no rank of a group.
 REFUSAL = "refusal.txt"
 # What a rank's script writes, while it runs.

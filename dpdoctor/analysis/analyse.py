@@ -122,7 +122,11 @@ LEFT_OUT = (
     "evaluation ran"
 )
 TURNED = "about step {} ranks go over from {} in a step to {}, as hooks do that compress or leave out from then on: "
-IS_PAST, IS_AHEAD = "figures are of what follows", "figures are of what came before; a --warmup of more steps is past it"
+IS_PAST, IS_AHEAD = (
+    "figures are of what follows",
+    "figures are of what came before; a --warmup of more steps is past it",
+)
+OTHERS = "the command started other worlds of ranks, too ({}): figures are of the one that is shown"
 # What is said of a rate that is no epoch's, before why.
 OF_WINDOWS = "of the steps in measured windows alone"
 NO_OPTIMIZER = "the script has no torch optimizer; its updates are counted in `other`"
@@ -296,6 +300,8 @@ def _remarks(launch: LaunchFacts, num_left_out: int) -> Iterator[str]:
         yield f"training ended before its trace: the mode was launched once more for that alone, in {took}"
     if any(rank.digest for rank in launch.ranks):
         yield from _lost_traces(launch)
+    if launch.record.other_worlds:
+        yield OTHERS.format(launch.record.other_worlds)
     if turn := launch.turn:
         before, after = (f"{units.digits(number)} collectives" for number in (turn.before, turn.after))
         yield f"{TURNED.format(units.whole(turn.step), before, after)}{IS_PAST if turn.is_past else IS_AHEAD}"

@@ -50,6 +50,10 @@ NO_WALL_TEXT = (
     "this machine lets dpdoctor put no wall between the script's processes and your files ({}). Give --allow-writes to "
     "let the script really write"
 )
+UNSEEN = (
+    "processes of the script join each other over torch.distributed.rpc, and none took a training step that could be "
+    "seen: distributed autograd and its optimizers run without one. Ranks that train by themselves are measured"
+)
 WENT_ON = "the job went on once enough was recorded, and failed then: its command {}"
 
 # Stands for the whole job among the numbers of ranks.
@@ -234,9 +238,13 @@ class Command:
         return without_torchrun(watch.tail(self._errors, MOST_LINES))[-watch.TAIL_LINES :] or watch.tail(self._log)
 
     def others(self, shown: Sequence[SeenRank]) -> str:
-        """Return which other worlds there were, as the end of a sentence; nothing where there was none."""
-        sizes = [len(world) for world in self.worlds() if world and world[0] not in shown]
+        """Return which other worlds trained, as the end of a sentence; nothing where none did."""
+        sizes = [len(world) for world in self.worlds() if has_trained(world) and world[0] not in shown]
         return ", ".join(units.count(size, "rank") for size in sizes)
+
+    def unseen(self) -> str:
+        """Return why its processes may train and show no step; empty where nothing says so."""
+        return UNSEEN if rundir.OVER_RPC in _processes(self._directory) else ""
 
     def explain(self) -> str:
         """Return why no rank was seen."""
@@ -250,6 +258,8 @@ class Command:
             (line for lines in reversed(printed) for line in reversed(lines) if _SAYS.search(line)), ""
         )
         said = f"; the last that it {'raised' if raised else 'printed'}: {last}" if last else ""
+        if not code and (unseen := self.unseen()):
+            return unseen
         if not processes:
             return (
                 f"the command ended with code {code}, and none of its processes could be looked into: they ran Python "
@@ -419,7 +429,8 @@ def _watch(
             return _stuck(command, ranks, [rank for rank in silent if rank != JOB] or list(beats), timeout_s)
         if silent and not (is_complete(ranks) or is_failed(ranks)):
             command.end()
-            return LaunchOutcome(status="failed", reason=_silent(timeout_s), stderr_tail=command.errors())
+            reason = command.unseen() or _silent(timeout_s)
+            return LaunchOutcome(status="failed", reason=reason, stderr_tail=command.errors())
         if silent:
             break
     return None

@@ -83,7 +83,7 @@ class AblationRunner:
         self._measured: set[str] = set()
         self._state: Snapshot | None = None
         wire = context.wire
-        self._counted = Counted(wire) if wire is not None else None
+        self._counted = Counted(wire, wire.exchanges.warmup) if wire is not None else None
         self._is_replicated = False
         # Since the last full window that was one.
         self._since: list[str] = []
@@ -191,7 +191,7 @@ class AblationRunner:
         name, fault = self.ablation, self.abandon()
         if fault is None and self._counted is not None:
             why = self._ablations[name].unproved(self._counted, window)
-            fault = Fault(reason=why, final=True) if why else None
+            fault = Fault(reason=why, final=self._counted.has_full) if why else None
         return self._count_window(name, fault)
 
     def abandon(self) -> Fault | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed import rpc
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def set_up(directory: str, note: Note) -> None:
     """Lay the tripwires; `note` tells the launcher a line about this process."""
     watched = _Watched(Path(directory), note)
     _tell_groups(lambda _: watched.group_made())
+    _tell_rpc(directory, note)
     Optimizer.__init__ = _telling(Optimizer.__init__, watched)  # type: ignore[method-assign]
 
 
@@ -110,6 +112,22 @@ def _tell_groups(made: Callable[[Any], None]) -> None:
             made(group)
 
     distributed_c10d._update_default_pg = update_and_tell  # type: ignore[assignment]
+
+
+def _tell_rpc(directory: str, note: Note) -> None:
+    """Tell the launcher where the process joins others over torch.distributed.rpc."""
+    if not rpc.is_available():
+        return
+    init = rpc.init_rpc
+
+    @functools.wraps(init)
+    def init_and_tell(*args: Any, **kwargs: Any) -> None:
+        from dpdoctor import rundir  # takes each process of the command 30 ms
+
+        note(directory, rundir.OVER_RPC)
+        init(*args, **kwargs)
+
+    rpc.init_rpc = init_and_tell
 
 
 def _telling(build: Callable[..., None], watched: _Watched) -> Callable[..., None]:

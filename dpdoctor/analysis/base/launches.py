@@ -74,6 +74,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return slowest.steady_s, len(slowest.steady)
 
     @property
+    def is_complete(self) -> bool:
+        """Return whether every rank measured all of it, and it is what its ablation says."""
+        return all(rank.window.complete for rank in self.ranks)
+
+    @property
     def has_edge(self) -> bool:
         """Return whether a step was left out on some rank."""
         return any(len(rank.steady) < len(rank.counted) for rank in self.ranks)
@@ -123,8 +128,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     kept: range
 
 
-def turn(windows: Sequence[Window]) -> Turn | None:
-    """Return where ranks began to exchange otherwise in these full windows; None: nowhere, or it was not counted."""
+def turn(launch: Launch) -> Turn | None:
+    """Return where ranks began to exchange otherwise in full windows; None: nowhere, or it was not counted.
+
+    Windows count for it that are not complete because they exchange otherwise.
+    """
+    per_rank = [_of_turn(rank) for rank in launch.ranks]
+    windows = _on_every_rank(per_rank) if per_rank else ()
     counts = [Counter(s.collectives for r in window.ranks for s in r.steady) for window in windows]
     if any(None in count for count in counts):
         return None
@@ -136,6 +146,19 @@ def turn(windows: Sequence[Window]) -> Turn | None:
     return None
 
 
+def _of_turn(rank: Rank) -> dict[int, RankWindow]:
+    """Return a rank's full windows, complete or not, by number, with the steps in which it only trained."""
+    by_window: defaultdict[int, list[StepRecord]] = defaultdict(list)
+    for step in rank.steps:
+        if step.counted and not step.epoch_edge:
+            by_window[step.window].append(step)
+    return {
+        window.window: RankWindow(window=window, counted=steps, steady=steps)
+        for window in rank.windows
+        if (window.kind, window.ablation) == (MEASURE, FULL) and (steps := tuple(by_window[window.window]))
+    }
+
+
 def _turned(windows: Sequence[Window], before: Sequence[float], after: Sequence[float]) -> Turn | None:
     """Return where a window's share of steps that exchange the same is usual no more; None: nowhere, or of too few.
 
@@ -145,7 +168,8 @@ def _turned(windows: Sequence[Window], before: Sequence[float], after: Sequence[
     second = next((at for at in (first, first + 1) if min(after[at:], default=0.0) >= USUAL), 0)
     if not first or not second or max(first, len(windows) - second) < LEAST_OF_TURN:
         return None
-    is_past = len(windows) - second >= LEAST_OF_TURN
+    earlier, later = (sum(w.is_complete for w in part) for part in (windows[:first], windows[second:]))
+    is_past = later >= min(LEAST_OF_TURN, earlier + 1)
     begin, end = (windows[place].ranks[0].window for place in (second, first - 1))
     return Turn(
         step=begin.first_step,
@@ -256,18 +280,14 @@ class LaunchFacts(Launch, frozen=True, dict=True):
         return any(rank.record is not None and rank.record.device_type == "cuda" for rank in self.ranks)
 
     @cached_property
-    def _measured(self) -> Mapping[_Key, tuple[Window, ...]]:
-        return measured(self)
-
-    @cached_property
     def turn(self) -> Turn | None:
         """Return where its ranks went over to exchanging otherwise; None: nowhere, as far as was counted."""
-        return turn(self._measured.get((MEASURE, FULL), ()))
+        return turn(self)
 
     @cached_property
     def _windows(self) -> Mapping[_Key, tuple[Window, ...]]:
         """Windows of one kind of exchange alone: figures over both would be of neither."""
-        turn, found = self.turn, self._measured
+        turn, found = self.turn, measured(self)
         if turn is None:
             return found
         kept = {of: [w for w in windows if w.ranks[0].window.window in turn.kept] for of, windows in found.items()}

@@ -60,6 +60,8 @@ OTHERWISE = (
     "after it, full windows exchange {} in a step instead of {}: what it switched did not come off, or the script went "
     "on otherwise"
 )
+TURNING = "it exchanges {} in a step, the steps before it {}"
+NO_FULL = "no full window came before it"
 PARTED = "in its windows the script makes {} of its own in a step instead of {}: it goes by what ranks exchange"
 WENT_ON = "it could not keep the ranks from exchanging: {} in a step were still issued, {} were to be left"
 LARGE = "an exchange of {} numbers went on in its windows: gradients or parameters that it does not know"
@@ -295,12 +297,18 @@ class _Together:
 class Counted:
     """Holds what full windows exchange against what they did at first, and an ablation's windows against them.
 
-    `wire` is what exchanges gradients and parameters.
+    `wire` is what exchanges gradients and parameters, `warmup` what the last steps before windows did.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, wire: Wire, warmup: Callable[[], Issued] = Issued) -> None:
+        self._wire, self._warmup = wire, warmup
         self._full: Issued | None = None
+        self._is_turning = False
+
+    @property
+    def has_full(self) -> bool:
+        """Return whether there is a full window to hold others against."""
+        return self._full is not None
 
     def full(self, window: Issued, *, anew: bool) -> str | None:
         """Return why a full window is none; None: it exchanges what the first one did.
@@ -311,6 +319,11 @@ class Counted:
             return None
         if window.collectives is None:
             return NOT_KNOWN
+        if self._full is None and not self._is_turning:
+            warmup = self._warmup()
+            self._is_turning = bool(warmup.steps) and not _COLLECTIVES.is_alike(warmup, window)
+            if self._is_turning:  # from the midst of this window on, it may be
+                return TURNING.format(*(_number(_COLLECTIVES.per_step(one)) for one in (window, warmup)))
         if self._full is None or anew:
             self._full = window
             return None
@@ -324,7 +337,9 @@ class Counted:
 
     def apart(self, window: Issued) -> str | None:
         """Return why a window without exchanges was none; None: it issued exactly what was to be left."""
-        if self._full is None or self._full.collectives is None or window.collectives is None:
+        if self._full is None:
+            return NO_FULL
+        if self._full.collectives is None or window.collectives is None:
             return NOT_KNOWN
         kept = _KEPT.per_step(window)
         if not _KEPT.is_alike(self._full, window):
@@ -340,7 +355,9 @@ class Counted:
 
     def fewer(self, window: Issued) -> str | None:
         """Return why a window in which gradients are exchanged less often exchanged no less; None: it did."""
-        if self._full is None or self._full.collectives is None or window.collectives is None:
+        if self._full is None:
+            return NO_FULL
+        if self._full.collectives is None or window.collectives is None:
             return NOT_KNOWN
         before, now = _COLLECTIVES.per_step(self._full), _COLLECTIVES.per_step(window)
         is_less = now < (1 - WITHIN) * before

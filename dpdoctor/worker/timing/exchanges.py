@@ -337,6 +337,13 @@ class Exchanges:
         window, self._window = self._window, Issued()
         return window
 
+    def warmup(self) -> Issued:
+        """Return what the last steps exchanged while lines were learnt, as far as it was counted."""
+        found = Issued(collectives=0)
+        for collectives in self._usual[NOT_USUAL:][-MOST_PERIOD:]:
+            found.add(Issued(steps=1, collectives=collectives))
+        return found
+
     def period(self) -> int:
         """Return after how many steps what is exchanged repeats itself; 1 where no rhythm is to be seen."""
         usual = self._usual[NOT_USUAL:]

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dpdoctor.analysis import TRACE_MODE, Analysis, Figure, ModeSummary, RunSummary, analyse
-from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, LEFT_OUT, NO_OPTIMIZER, OF_WINDOWS, TRACES_ALONE, rank_traces
+from dpdoctor.analysis.analyse import (
+    EDGES_ARE_STEADY,
+    IS_PAST,
+    LEFT_OUT,
+    NO_OPTIMIZER,
+    OF_WINDOWS,
+    OTHERS,
+    TRACES_ALONE,
+    rank_traces,
+)
 from dpdoctor.analysis.base.stats import TOO_UNLIKE
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
@@ -491,3 +500,21 @@ def test_a_mode_that_failed_has_none() -> None:
     modes = traced_runs.traced_profile().summary.modes
     assert [len(modes[name].traces) for name in ("single", "ddp", "fsdp")] == [0, 2, 0]
     assert all(mode.traces == () for mode in runs.rankless_run().summary.modes.values())
+
+
+def test_ranks_that_go_over_to_exchange_otherwise_are_measured_after_it() -> None:
+    counts = {1: 2, 2: 2, 3: 1, 4: 1}
+    steps = [step(100 * count, window=number, collectives=count) for number, count in counts.items() for _ in range(4)]
+    windows = [window(400 * count, window=number, first_step=4 * number) for number, count in counts.items()]
+    mode = analyse(run({"native": [launch(rank(steps, windows))]})).summary.modes["native"]
+    assert mode.step.value == pytest.approx(0.1)
+    assert mode.conversion is not None
+    (said,) = mode.conversion.warnings
+    assert said.startswith("about step 12 ranks go over from 2.00 collectives in a step to 1.00 collectives")
+    assert said.endswith(IS_PAST)
+
+
+def test_other_worlds_that_trained_are_a_limit() -> None:
+    mode = analyse(run({"native": [launch(even_rank(100), other_worlds="1 rank")]})).summary.modes["native"]
+    assert mode.conversion is not None
+    assert mode.conversion.warnings == (OTHERS.format("1 rank"),)

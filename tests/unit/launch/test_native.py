@@ -443,6 +443,15 @@ def test_a_rank_that_turned_out_to_be_another_one_is_forgotten(command: native.C
     assert command.others(command.settle()) == ""
 
 
+def test_processes_that_join_over_rpc_and_show_no_step_are_explained(command: native.Command, tmp_path: Path) -> None:
+    lines = tmp_path / rundir.PROCESSES
+    lines.write_text("1\t0\tpython\tstarted\n2\t1\tpython\tstarted\n")
+    until(lambda: command.exit_code() is not None)
+    assert (command.unseen(), "torch.distributed.rpc" in command.explain()) == ("", False)
+    lines.write_text(f"{lines.read_text()}2\t1\tpython\t{rundir.OVER_RPC}\n")
+    assert command.unseen() == command.explain() == native.UNSEEN
+
+
 def task(directory: Path, name: str, *launcher: str, **options: object) -> WorkerTask:
     """Return the task of a launch in this directory; options of the run by keyword."""
     mode = ModeSpec(

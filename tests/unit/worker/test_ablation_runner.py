@@ -83,11 +83,14 @@ class Told:
 
     has_reducer, least = True, 100.0
 
-    def __init__(self, *windows: Issued) -> None:
-        self.exchanges, self._windows = self, list(windows)
+    def __init__(self, *windows: Issued, warmup: Issued | None = None) -> None:
+        self.exchanges, self._windows, self._warmup = self, list(windows), warmup or Issued()
 
     def settle(self, agreement: Alone, counters: object) -> None:
         """Learn nothing."""
+
+    def warmup(self) -> Issued:
+        return self._warmup
 
     def window(self) -> Issued:
         return self._windows.pop(0)
@@ -264,6 +267,19 @@ def test_an_ablation_after_which_ranks_exchange_otherwise_is_withdrawn_and_full_
     assert not found.leave(), "what does not come off spoils all that follows"
     assert found.unfit == ("ablation",)
     assert "instead of 5" in (found.records()[0].skipped or "")
+
+
+def test_a_script_that_goes_over_to_another_exchange_is_no_fault_of_ablations(trained: Rig) -> None:
+    wire = Told(exchanged(3), *[exchanged(1)] * 4, warmup=exchanged(5))
+    found = runner(trained, {"ablation": Example()}, wire=wire)
+    found.settle()
+    assert not found.leave(), "it holds both"
+    counts = []
+    for name in ("ablation", FULL, "ablation", FULL):
+        found.enter(name)
+        counts.append(found.leave())
+    assert counts[1:] == [True] * 3
+    assert not found.unfit
 
 
 def test_a_window_that_exchanges_otherwise_ends_its_ablation(trained: Rig) -> None:

@@ -54,3 +54,15 @@ def test_what_fails_in_arming_is_noted_and_the_script_runs(tmp_path):
     done = python("import torch; print(torch.answer)", tmp_path, str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
     assert "failed: ModuleNotFoundError" in (tmp_path / rundir.PROCESSES).read_text()
+
+
+def test_a_process_that_joins_others_over_rpc_says_so(tmp_path):
+    code = (
+        "import os; os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='0')\n"
+        "from torch.distributed import rpc\n"
+        "rpc.init_rpc('alone', rank=0, world_size=1)\n"
+        "rpc.shutdown()\n"
+    )
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"\t{rundir.OVER_RPC}\n" in (tmp_path / rundir.PROCESSES).read_text()

@@ -164,14 +164,21 @@ class TestOnAGpu:
         ranks = ahead((200, None), (200, None), world_size=2), ahead((200, None), (200, 2), index=1, world_size=2)
         assert [w.ranks[0].window.window for w in launch(*ranks).windows()] == [1]
 
-def exchanging(*windows: Sequence[int]) -> LaunchFacts:
+
+def exchanging(*windows: Sequence[int], complete: Sequence[bool] = (True,) * 4) -> LaunchFacts:
     """Return a launch of two ranks of whose windows' steps each exchanges so many collectives."""
 
     def of(index: int) -> Rank:
-        made = enumerate(windows, 1)
+        made = list(enumerate(windows, 1))
         steps = [step(100, window=number, collectives=count) for number, counts in made for count in counts]
         measured = [
-            window(100 * len(counts), window=number, first_step=10 * number) for number, counts in enumerate(windows, 1)
+            window(
+                100 * len(counts),
+                window=number,
+                first_step=10 * number,
+                complete=complete[min(number, len(complete)) - 1],
+            )
+            for number, counts in made
         ]
         return rank(steps, measured, index=index, world_size=2)
 
@@ -197,6 +204,19 @@ def test_figures_are_of_one_kind_of_exchange(windows: list[Sequence[int]], kept:
     found = exchanging(*windows)
     assert [one.ranks[0].window.window for one in found.windows()] == kept
     assert (found.turn.step if found.turn else None) == at
+
+
+@pytest.mark.parametrize(
+    ("complete", "kept", "is_past"),
+    [((True, True, False, False), [1, 2], False), ((False, False, True, False), [3], True), ((False,) * 4, [], False)],
+)
+def test_windows_that_are_not_complete_tell_of_a_turn_too(
+    complete: Sequence[bool], kept: list[int], is_past: bool
+) -> None:
+    found = exchanging((2,) * 4, (2,) * 4, (0,) * 4, (0,) * 4, complete=complete)
+    assert [one.ranks[0].window.window for one in found.windows()] == kept
+    assert found.turn is not None
+    assert found.turn.is_past == is_past
 
 
 def test_a_turn_tells_what_a_rank_exchanges_before_and_after() -> None:

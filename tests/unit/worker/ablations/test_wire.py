@@ -227,6 +227,17 @@ def test_a_script_that_goes_on_otherwise_by_itself_is_taken_as_it_is() -> None:
     assert found.full(full(), anew=False) is not None
 
 
+def test_a_first_window_that_is_unlike_warm_up_is_none() -> None:
+    found = Counted(SimpleNamespace(has_reducer=False, least=100.0), lambda: full(payload=100))
+    assert (
+        found.full(full(payload=40), anew=True)
+        == "it exchanges 5.00 collectives in a step, the steps before it 11.0 collectives"
+    )
+    assert found.apart(without()) == wires.NO_FULL
+    assert (found.full(full(payload=10), anew=False), found.has_full) == (None, True)
+    assert found.full(full(payload=10), anew=False) is None
+
+
 def test_what_is_logged_now_and_then_is_no_other_window() -> None:
     assert counted().full(full(kept=11), anew=False) is None
 

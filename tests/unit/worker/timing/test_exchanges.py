@@ -21,7 +21,7 @@ from dpdoctor.worker.ablations import _wire as wire
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.base.structure import tensors
 from dpdoctor.worker.facts import strategies
-from dpdoctor.worker.timing import exchanges as module
+from dpdoctor.worker.timing import exchanges as seen_by
 from dpdoctor.worker.timing.exchanges import LOCAL_COPIES, Call, Exchanges
 from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
 
@@ -79,7 +79,7 @@ def test_what_a_rank_does_in_a_group_of_its_own_is_no_exchange(
     of_two: Exchanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issued = {dist.group.WORLD: 0, dist.new_group([0]): 0}
-    monkeypatch.setattr(module, "_sequence_number", issued.__getitem__)  # the fake backend counts none
+    monkeypatch.setattr(seen_by, "_sequence_number", issued.__getitem__)  # the fake backend counts none
     of_two.is_known = of_two.is_on = True
     of_two.lap()
     for group in issued:
