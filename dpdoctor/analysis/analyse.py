@@ -121,7 +121,9 @@ LEFT_OUT = (
     "steady figures leave out {}, in which no window was measured without a step in which an epoch began or an "
     "evaluation ran"
 )
-TURNED = "about step {} ranks go over from {} in a step to {}, as hooks do that compress or leave out from then on: "
+TURNED = (
+    "by step {} ranks have gone over from {} in a step to {}, as hooks do that compress or leave out from then on: "
+)
 IS_PAST, IS_AHEAD = (
     "figures are of what follows",
     "figures are of what came before; a --warmup of more steps is past it",

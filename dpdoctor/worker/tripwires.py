@@ -118,7 +118,7 @@ def _tell_rpc(directory: str, note: Note) -> None:
     """Tell the launcher where the process joins others over torch.distributed.rpc."""
     if not rpc.is_available():
         return
-    init = rpc.init_rpc
+    init: Callable[..., None] = rpc.init_rpc
 
     @functools.wraps(init)
     def init_and_tell(*args: Any, **kwargs: Any) -> None:

@@ -24,6 +24,7 @@ OFTEN = 1 / 3
 # the other side at most the rest do. What a script exchanges now and then, as it logs, changes neither.
 USUAL = 0.75
 LEAST_OF_TURN = 2
+TRACED_LATER = "the trace is of later steps, in which ranks exchange otherwise than in measured ones"
 # A kind of windows and the ablation that ran in them.
 _Key = tuple[str, str]
 
@@ -328,8 +329,12 @@ class LaunchFacts(Launch, frozen=True, dict=True):
 
     @cached_property
     def traces(self) -> Traces:
-        """Return the traces of its ranks."""
-        return Traces(tuple(rank.digest for rank in self.ranks if rank.digest))
+        """Return the traces of its ranks: without their communication where measured steps exchange otherwise."""
+        found = tuple(rank.digest for rank in self.ranks if rank.digest)
+        traced = [window.window for rank in self.ranks for window in rank.windows if window.kind == TRACE]
+        if self.turn is not None and any(number not in self.turn.kept for number in traced):
+            found = tuple(digest.without_communication(TRACED_LATER) for digest in found)
+        return Traces(found)
 
 
 def with_facts(run: Run) -> Run:

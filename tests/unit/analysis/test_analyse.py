@@ -510,7 +510,7 @@ def test_ranks_that_go_over_to_exchange_otherwise_are_measured_after_it() -> Non
     assert mode.step.value == pytest.approx(0.1)
     assert mode.conversion is not None
     (said,) = mode.conversion.warnings
-    assert said.startswith("about step 12 ranks go over from 2.00 collectives in a step to 1.00 collectives")
+    assert said.startswith("by step 12 ranks have gone over from 2.00 collectives in a step to 1.00 collectives")
     assert said.endswith(IS_PAST)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.analysis.base.launches import TRACED_LATER, LaunchFacts
 from dpdoctor.records import PHASES, Rank, StepRecord
 from tests.builders.records import ahead, even_rank, launch, rank, step, window
+from tests.builders.traced_cases import digest
 
 
 def drawn(record: StepRecord) -> int:
@@ -223,3 +224,16 @@ def test_a_turn_tells_what_a_rank_exchanges_before_and_after() -> None:
     found = exchanging((2,) * 4, (2,) * 4, (2, 2, 0, 0), (0, 0, 0, 1), (0, 1, 0, 0)).turn
     assert found is not None
     assert (found.before, found.after, found.is_past) == (2.0, 0.25, True)
+
+
+@pytest.mark.parametrize(("complete", "is_of_others"), [((True,) * 4, False), ((True, True, False, False), True)])
+def test_a_trace_of_steps_that_exchange_otherwise_tells_no_communication(
+    complete: Sequence[bool], *, is_of_others: bool
+) -> None:
+    found = exchanging((2,) * 4, (2,) * 4, (0,) * 4, (0,) * 4, complete=complete)
+    traced = [
+        replace(one, windows=(*one.windows, window(100, window=5, kind="trace")), digest=digest())
+        for one in found.ranks
+    ]
+    reason = LaunchFacts.of(replace(found, ranks=tuple(traced))).traces.why_unknown or ""
+    assert reason.endswith(TRACED_LATER) == is_of_others
