@@ -99,7 +99,9 @@ def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Findin
     advice = _advice(facts)
     if not _is_of_parameters(facts) and (longest := _longest_words(facts)):
         evidence.append(longest)
-    level: Severity = "info" if of_cost >= NAMED else severity(weighed.value)
+    # What is nothing to be mended itself, as waiting that other processes cause, is none to act on.
+    is_behind = part is not None and part.severity != "info" and of_cost >= NAMED
+    level: Severity = "info" if is_behind else severity(weighed.value)
     return Finding(
         rule="exposed_communication",
         mode=facts.name,

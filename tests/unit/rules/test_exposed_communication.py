@@ -21,6 +21,7 @@ from dpdoctor.records import (
 )
 from dpdoctor.rules import CannotTell, wording
 from dpdoctor.rules.diagnose import ask
+from dpdoctor.rules.exposed_communication import RULE
 from dpdoctor.rules.rule import Said
 from tests.builders.cases import (
     OWN,
@@ -321,6 +322,16 @@ def test_a_part_with_a_name_of_its_own_makes_it_a_fact_behind() -> None:
     found = finding(broadcasting(15))
     assert found.severity == "info"
     assert "the finding buffer_broadcast is 50% of it" in found.evidence
+
+
+def test_a_part_that_nothing_mends_leaves_it_to_be_mended() -> None:
+    of = broadcasting(15)
+    part = ask(of)["buffer_broadcast"]
+    assert isinstance(part, Finding)
+    found = RULE.check(of, [replace(part, rule="straggler", severity="info")])
+    assert isinstance(found, Finding)
+    assert found.severity != "info"
+    assert "the finding straggler is 50% of it" in found.evidence
 
 
 def test_what_another_finding_says_is_not_said_twice() -> None:
