@@ -123,8 +123,9 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
         parts.report.warn(DRAWN_APART)
     entered = [told.entered for told in everyone]
     same_labels = are_same_labels([told.labels for told in everyone])
-    # What enters the model alike is no sample then: that of a network that makes another one's weights is not.
-    given_apart = len({told.given for told in everyone}) > 1
+    # What enters the model alike is no sample then: that of a network that makes another one's weights is not. Where
+    # one rank alone loads batches, the others get them from it.
+    given_apart = len({told.given for told in everyone if told.given}) > 1
     parts.report.same_samples = _drew_the_same(everyone) or _train_on_the_same(
         parts, entered, same_labels=same_labels, given_apart=given_apart
     )
@@ -151,7 +152,8 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
 
 def _mine(parts: Parts, step_ns: int, *, changed: bool, now: int) -> _Told:
     loaders, exchanges, entered = parts.loaders, parts.steplog.exchanges, parts.watch.entered
-    labels = Labels() if loaders.is_any_shared() else entered.labels
+    # A script that distributes itself may give ranks other samples of the same classes.
+    labels = entered.labels if loaders.reseeds and not loaders.is_any_shared() else Labels()
     return _Told(
         step_ns=step_ns,
         prefetch=loaders.prefetch(),

@@ -205,7 +205,9 @@ class Native(Observer):
         return self._stored or Alone()
 
     def _make_loaders(self) -> Loaders:
-        return Loaders(OWN, self._where.rank, 1, self._task.spec.seed, reseeds=False)
+        loaders = Loaders(OWN, self._where.rank, 1, self._task.spec.seed, reseeds=False)
+        loaders.handed = self._watch.entered.handed if self._where.world_size > 1 else None
+        return loaders
 
     def _written(self) -> tuple[Written, ...]:
         return ()

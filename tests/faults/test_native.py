@@ -94,6 +94,15 @@ def test_ranks_that_average_the_gradients_of_different_models_are_told(profile, 
     assert [line.rpartition("/")[2] for line in lines] == found
 
 
+@pytest.mark.parametrize(("args", "is_same"), [([], False), (["sent"], True)])
+def test_what_enters_the_model_alike_is_no_sample_where_loaders_give_ranks_others(profile, args, is_same):
+    run = profile("native_field.py", *SHORT, *TWO_FORKED, args=args)
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    assert run.mode("native")["conversion"]["same_samples"] is is_same
+    assert ("unsharded_data" in [each["rule"] for each in run.summary["findings"]]) is is_same
+
+
 def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
     run = profile("native_short.py", *SHORT, *TWO_FORKED, args=["200", "4"])
     skip_without_wall(run)

@@ -32,7 +32,7 @@ class Entered:
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
         labels: of batches that loaders gave; where none gave any, what the losses are held to.
-        given: digest of the largest tensor in each of those batches that the thread which trains took.
+        given: digest of the largest tensors in each of those batches that the thread which trains took.
         drawn: the generators that each of these steps drew from before its first forward, with their states then.
 
     Args:
@@ -93,8 +93,9 @@ class Entered:
         if not ahead:
             with torch._C.DisableTorchFunctionSubclass():
                 readable = list(filter(_is_readable, structure.tensors(batch, MOST_VALUES)))
-                # Beside the samples a batch may hold what differs all the same, such as the time.
-                self.given = _followed_by(self.given, sorted(readable, key=torch.Tensor.numel)[-1:])
+                # Beside the samples a batch may hold what differs all the same, such as the time. A mask is as large.
+                largest = max(map(torch.Tensor.numel, readable), default=0)
+                self.given = _followed_by(self.given, (each for each in readable if each.numel() == largest))
 
     def held_to(self, targets: Iterable[torch.Tensor]) -> None:
         """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""

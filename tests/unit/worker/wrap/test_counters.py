@@ -106,6 +106,16 @@ def test_a_step_whose_recording_cannot_be_read_again_is_told_with_what_is_free(
         profile.counters([])
 
 
+def test_a_step_is_lost_too_where_no_disk_has_room_for_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = StepProfile(ByProfiler())
+    profile.start()
+    profile.stop()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(LostStepError, match="written to a directory for temporary files and read .*No usable temporary"):
+        profile.counters([])
+
+
 class Ones(Dataset):
     def __len__(self) -> int:
         return 8

@@ -270,6 +270,8 @@ def test_batches_are_others_by_their_largest_tensor_where_the_thread_that_trains
     assert given([ONE, now]) == given([ONE, later]) != given([OTHER, now])
     assert given([ONE, now], [OTHER, now]) != given([ONE, now])
     assert given([ONE, now], ahead=True) == given()
+    mask = torch.ones_like(ONE)
+    assert given([ONE, mask]) != given([OTHER, mask])
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize:UserWarning", "ignore:.*quantize:DeprecationWarning")
