@@ -230,8 +230,9 @@ class ByProfiler:
                 self._profile.export_chrome_trace(str(path))
                 return msgspec.json.decode(path.read_bytes(), type=_Trace).traceEvents
         except (OSError, RuntimeError, msgspec.DecodeError) as error:
-            place, free = tempfile.gettempdir(), ""
-            with contextlib.suppress(OSError):  # it may be gone
+            place, free = "a directory for temporary files", ""
+            with contextlib.suppress(OSError):  # it may be gone, or no disk have room for any
+                place = tempfile.gettempdir()
                 free = f", where {units.size(shutil.disk_usage(place).free)} are free,"
             raise LostStepError(LOST.format(place, free, lines.raised(error))) from error
 
