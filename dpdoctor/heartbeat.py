@@ -26,7 +26,7 @@ _PASSES_AT = _LAYOUT.size - _PASSES.size
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The last sign of life: `at_ns` is the host's monotonic clock, `window` counts windows from 0.
 
-    `passes` are the backward passes that ended before the first step.
+    `passes` are the backward passes that ended before the first step began.
     """
 
     pid: int

@@ -292,7 +292,7 @@ class Observer(ABC):
         self._tally.backward(in_step=bool(self._counter.under_way))
         self._watch.backward_ended()
         passes.num_ended += 1
-        if not self._steplog.num_steps:
+        if not (self._steplog.num_steps or self._counter.under_way):
             self._heartbeat.backward_ended()
         if self._wrapping.awaited:
             self._wrapping.backward_ended()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dpdoctor import heartbeat
+
 BUDGET_S = 3
 
 
@@ -32,6 +34,8 @@ def test_one_step_that_does_all_the_training_is_told_to_be_many(profile, often, 
     done = profile("lbfgs.py", "--modes", "single", "--time-budget", budget_s, args=["once", str(often)])
     assert done.exit_code == 1
     assert said.format(script=done.summary["script"]["path"]) in done.mode("single")["reason"]
+    # Were it stuck, it would not be asked whether it calls optimizer.step().
+    assert heartbeat.read(done.root / "single" / "rank0").passes == 0
 
 
 def test_where_no_window_fits_the_mode_says_what_would_be_enough(profile):
