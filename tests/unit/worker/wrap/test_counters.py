@@ -112,7 +112,7 @@ def test_a_step_is_lost_too_where_no_disk_has_room_for_a_temporary_file(monkeypa
     profile.stop()
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
-    with pytest.raises(LostStepError, match="written to a directory for temporary files and read .*No usable temporary"):
+    with pytest.raises(LostStepError, match=r"to a directory for temporary files and read .*No usable temporary"):
         profile.counters([])
 
 
