@@ -176,7 +176,7 @@ WALLS = ("overlay", "landlock", "none")
 OVERLAY_FULL = "what it writes is kept in memory; --wall landlock keeps it on the disk"
 OVERLAY_IN_THE_WAY = "its files lie under an overlay of the kernel's; --wall landlock does without"
 # Of a bare launch, which is then made again without copies.
-COPIES_IN_THE_WAY = "large directories lie among copies of its files as mounts, which nothing removes or replaces"
+COPIES_IN_THE_WAY = "it finds copies of its files, large directories as mounts, and may not write installed packages"
 # What the process that is to become a command says where no wall can stand around it, before why.
 NO_WALL = "no wall can stand here: "
 # Of mode native, for which there is no other wall.

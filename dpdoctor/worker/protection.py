@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from dpdoctor import rundir
@@ -38,7 +40,7 @@ class Protection:
     """What protects the user's files; `by` is RankRecord's protected_by, `reason` why it is no better one.
 
     `wall`: the overlay of the kernel's, where that stands; `homes`: directories that it lies over; `has_next`: another
-    can take its place; `among_copies`: directories of the user's are mounted among copies of others.
+    can take its place; `finds_copies`: of files, and cannot write where packages are installed.
     """
 
     by: str
@@ -46,7 +48,7 @@ class Protection:
     wall: Wall | None = None
     homes: tuple[Path, ...] = ()
     has_next: bool = True
-    among_copies: bool = False
+    finds_copies: bool = False
 
     def hint(self, error: BaseException) -> str:
         """Return what a script must be told that raised an error because of a wall; empty: it did not."""
@@ -56,7 +58,7 @@ class Protection:
         hints = {"landlock": {_REFUSED: NAMED}, "kernel": overlay}.get(self.by, {})
         seen: list[BaseException] = []
         while error is not None and error not in seen:
-            if self.among_copies and isinstance(error, OSError):
+            if self.finds_copies and isinstance(error, OSError):
                 return f"; {COPIES_IN_THE_WAY}"
             for said, hint in hints.items():
                 if said.search(str(error)):
@@ -94,9 +96,8 @@ def protect(task: WorkerTask, rank: int) -> Protection:
         place = rundir.rank_dir(directory, rank)
         copied = copies(task.spec.homes, place / rundir.COPIES, directory) if task.copied else ()
         try:
-            stands = overlay(task, place, task.mode.world_size, copied)
-            has_mounts = any(copy.left for copy in copied)
-            return Protection(by="kernel", wall=stands, homes=task.spec.homes, among_copies=has_mounts)
+            stands = overlay(task, place, task.mode.world_size, copied, _installed(task) if task.copied else ())
+            return Protection(by="kernel", wall=stands, homes=task.spec.homes, finds_copies=task.copied)
         except NoWallError as error:
             no_overlay = str(error)
     territory.make_caches()
@@ -117,10 +118,23 @@ def _no_wall(spec: RunSpec) -> str | None:
     return UNLOADED if spec.devices and not UNIFIED_MEMORY.exists() else None
 
 
-def overlay(task: WorkerTask, place: Path, walls: int = 1, copied: Iterable[Copy] = ()) -> Wall:
+def _installed(task: WorkerTask) -> set[Path]:
+    """Return where Python and its packages are, of which torch may be a link to elsewhere, but for the script's."""
+    spec = find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    packages = [path for path in sys.path if path.endswith("-packages") and Path(path).is_dir()]
+    found = {path.resolve() for path in (*map(Path, packages), Path(os.__file__).parent, Path(spec.origin).parent)}
+    written = [path.resolve() for path in (*task.spec.homes, Path(task.directory))]
+    return {path for path in found if not any(each.is_relative_to(path) for each in written)}
+
+
+def overlay(
+    task: WorkerTask, place: Path, walls: int = 1, copied: Iterable[Copy] = (), readable: Iterable[Path] = ()
+) -> Wall:
     """Put an overlay of the kernel's around this process: one of so many, which has a place for its upper layers.
 
-    Of what is `copied` the process finds the copies.
+    Of what is `copied` the process finds the copies; what is `readable` is there itself, to be read.
 
     Raises:
         NoWallError: it cannot stand here.
@@ -138,6 +152,7 @@ def overlay(task: WorkerTask, place: Path, walls: int = 1, copied: Iterable[Copy
         lying=lying,
         walls=walls,
         copied=copied,
+        readable=readable,
     )
 
 

@@ -165,13 +165,17 @@ class Seeding:
     def watch(self, patches: Patches) -> None:
         """Note which generators the script seeds from now on."""
         self._at_first = _digests(_SOWERS)
+        # Where torch finds one function by both names it has dynamo leave that alone, and TorchScript know it.
+        noting: dict[Callable[..., Any], Callable[..., Any]] = {}
         for name, owner, attribute in (
             ("torch", torch, "manual_seed"),
             ("torch", torch.random, "manual_seed"),
             ("numpy", np.random, "seed"),
             ("random", random, "seed"),
         ):
-            patches.replace(owner, attribute, self._noting(name, getattr(owner, attribute)))
+            original = getattr(owner, attribute)
+            noting.setdefault(original, self._noting(name, original))
+            patches.replace(owner, attribute, noting[original])
         patches.replace(SourceFileLoader, "exec_module", self._passing_over(SourceFileLoader.exec_module))
 
     def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -132,19 +132,20 @@ def put_up_overlay(
     lying: Iterable[Path] = (),
     walls: int = 1,
     copied: Iterable[Copy] = (),
+    readable: Iterable[Path] = (),
 ) -> Wall:
     """Put an overlay around this process.
 
     What is written below `own` and to what is `opened`, or below it, as far as that is there, is really written, but
     for the `homes`, where the script lives and runs. What is `lying` in shared memory, all in one directory, is not.
     `scratch` is an empty directory below `own`; `walls` are to stand at once. Of what is `copied` the process finds the
-    copies. To be called while the process has one thread only. It is tried in a child first: half a wall could not be
-    taken down again.
+    copies; what is `readable` it finds itself, and may not write. To be called while the process has one thread only.
+    It is tried in a child first: half a wall could not be taken down again.
 
     Raises:
         NoWallError: it cannot stand here.
     """
-    site = _Site(scratch, own, opened, homes, lying, walls, copied)
+    site = _Site(scratch, own, opened, homes, lying, walls, copied, readable)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -182,6 +183,7 @@ class _Site:
         lying: Iterable[Path],
         walls: int,
         copied: Iterable[Copy],
+        readable: Iterable[Path],
     ) -> None:
         self._scratch, self._own = scratch.resolve(), own.resolve()
         self._homes = {home.resolve() for home in homes}
@@ -189,6 +191,7 @@ class _Site:
         self._lying = [path for path in lying if not path.is_symlink()]
         self._walls = walls
         self._copied = tuple(copied)
+        self._readable = sorted(readable)
 
     def build(self) -> Wall:
         """Put this process behind it."""
@@ -229,6 +232,8 @@ class _Site:
             for name in of_home.left:
                 _mount(behind / name, of_home.at / name, flags=_MS_BIND | _MS_REC)
             _mount(of_home.at, behind, flags=_MS_BIND | _MS_REC)
+        for path in self._readable:
+            _read_only(path, _in(root, path))
         _mount(self._own, _in(root, self._own), flags=_MS_BIND)
         os.chroot(root)
         os.chdir(cwd)

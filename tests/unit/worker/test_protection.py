@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sysconfig
 import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from dpdoctor.spec import COPIES_IN_THE_WAY, NO_WALL, OVERLAY_FULL, OVERLAY_IN_THE_WAY, WorkerTask
-from dpdoctor.worker import copies, protection, wall, walled
+from dpdoctor.worker import protection, wall, walled
 from dpdoctor.worker.protection import NAMED, Protection
 from dpdoctor.worker.wall import NoWallError, Wall
 from tests.unit.launch.conftest import task_in
@@ -129,29 +131,30 @@ def test_a_wall_is_known_by_what_it_refuses_wherever_that_was_raised(by: str, er
     assert Protection(by=by).hint(error) == Protection(by=by).hint(wrapped) == expected
 
 
-def test_a_directory_among_copies_may_be_why_a_file_could_not_be_written() -> None:
+def test_copies_may_be_why_a_file_could_not_be_written() -> None:
     """Removing it is passed over perhaps, and what follows fails."""
     wrapped = RuntimeError("no checkpoint")
     wrapped.__cause__ = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "runs")
-    found = Protection(by="kernel", among_copies=True)
+    found = Protection(by="kernel", finds_copies=True)
     assert found.hint(wrapped) == f"; {COPIES_IN_THE_WAY}"
     assert found.hint(ValueError("a bug")) == Protection(by="kernel").hint(wrapped) == ""
 
 
-@pytest.mark.parametrize("is_large", [True, False])
-def test_it_is_known_whether_a_directory_lies_among_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: dict[str, str], is_large: bool
+def test_a_launch_that_finds_copies_may_not_write_installed_packages_but_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "home/runs").mkdir(parents=True)
-    (tmp_path / "home/runs/model.pt").write_bytes(bytes(1000))
-    monkeypatch.setattr(copies, "MOST_BYTES", 900 if is_large else 2000)
-    task = task_in(tmp_path / "own")
+    asked: list[set[Path]] = []
+    monkeypatch.setattr(wall, "put_up_overlay", lambda *_, readable, **__: asked.append(set(readable)) or STANDS)
     (tmp_path / "own/rank1").mkdir(parents=True)
-    spec = replace(task.spec, target=str(tmp_path / "home/train.py"), cwd=str(tmp_path / "home"))
-    for copied in (True, False):
-        found = protection.protect(replace(task, spec=spec, copied=copied), 1)
-        assert found.among_copies is (is_large and copied)
-    assert not kernel
+    task = task_in(tmp_path / "own")
+    packages = Path(sysconfig.get_path("purelib")).resolve()
+    inside = replace(task, spec=replace(task.spec, target=str(packages / "pkg/train.py"), cwd=str(packages / "pkg")))
+    found = [protection.protect(each, 1) for each in (replace(task, copied=True), replace(inside, copied=True), task)]
+    assert [each.finds_copies for each in found] == [True, True, False]
+    libraries = {Path(os.__file__).parent.resolve(), Path(torch.__file__).parent.resolve()}
+    assert asked[0] >= libraries | {packages}
+    assert asked[1] == asked[0] - {packages, *packages.parents}
+    assert asked[2] == set()
 
 
 def test_a_command_does_not_begin_without_its_wall_and_says_why(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,28 @@ def test_what_a_script_seeds_is_its_own(seeding: Seeding) -> None:
 def test_a_script_may_call_what_seeds_by_its_other_name(seeding: Seeding) -> None:
     torch.random.manual_seed(3)
     assert seeding.unseeded == ("numpy", "random")
+
+
+SCRIPTED = """
+import sys
+import torch
+from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.setup import Seeding
+Seeding(0).watch(Patches())
+sys.path[:0] = sys.argv[1:]
+from scripted import draw
+import torch._dynamo
+print(torch.jit.script(draw)(torch.ones(1)) == torch.jit.script(draw)(torch.ones(1)))
+"""
+
+
+def test_torch_still_knows_its_own_function_when_dynamo_is_loaded_later(tmp_path: Path) -> None:
+    source = "import torch\n\ndef draw(x: torch.Tensor):\n    torch.manual_seed(1)\n    return torch.rand_like(x)\n"
+    (tmp_path / "scripted.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPTED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("tensor([True])\n", 0), done.stderr
 
 
 def test_what_dpdoctor_and_torch_seed_is_not_the_scripts(seeding: Seeding) -> None:

@@ -106,6 +106,42 @@ def test_nothing_stays_mounted(tmp_path: Path, home: Path) -> None:
     assert list((opened / "scratch").iterdir()) == []
 
 
+READ = """
+import sys
+from pathlib import Path
+from dpdoctor.worker import wall
+own, home = map(Path, sys.argv[1:])
+(own / "scratch").mkdir()
+libraries = home / "libraries"
+before = libraries.stat().st_dev
+try:
+    wall.put_up_overlay(own / "scratch", own=own, opened=[], homes=[home], readable=[libraries])
+except wall.NoWallError as error:
+    sys.exit(print(error))
+print("stands")
+print(libraries.stat().st_dev == before, home.stat().st_dev == before, (libraries / "one.py").read_text())
+for path in (libraries / "one.py", libraries / "other.py", home / "new.txt"):
+    try:
+        path.write_text("theirs")
+        print("written")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def test_what_is_only_to_be_read_lies_behind_no_overlay(tmp_path: Path, home: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (home / "libraries").mkdir()
+    (home / "libraries/one.py").write_text("mine")
+    command = [sys.executable, "-c", READ, str(own), str(home)]
+    stands, *seen = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    if any(word in stands for word in NOT_ALLOWED):
+        pytest.skip(f"this kernel lets this user make no namespace of its own: {stands}")
+    assert (stands, seen) == ("stands", ["True False mine", *["Read-only file system"] * 2, "written"])
+    assert [path.name for path in (home / "libraries").iterdir()] == ["one.py"]
+
+
 def test_where_it_cannot_stand_the_process_goes_on_as_it_was(tmp_path: Path) -> None:
     before = Path("/proc/self/ns/mnt").readlink()
     with pytest.raises(wall.NoWallError):
