@@ -20,6 +20,8 @@ _ABLATION = "no_comm"
 # Communication is drawn in forward and backward up to this, and the rest of it elsewhere in the step: how it is divided
 # is not measured, but that they compute is known.
 _MOST_IN_PASSES = 0.9
+# The script, or torch's hooks in it.
+_CALLED = "calls of collectives, on the host's clock"
 _PHASE_WORDS = {
     "data_wait": "waiting for data",
     "h2d": "copies to the device",
@@ -115,7 +117,7 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
     words = {
         DATA: "waiting for the loader",
         COMPUTE: compute,
-        COMMUNICATION: source if within else "collectives that the script calls",
+        COMMUNICATION: source if within else _CALLED,
         OTHER: "optimizer, copies and the rest of the loop",
     }
     for key, share in shares.items():
@@ -130,7 +132,7 @@ def _communication(mode: ModeSummary) -> tuple[float, str]:
     if gained is not None and gained.value is not None and above_zero(gained):
         return gained.value, "what a step gains without communication"
     if mode.native is not None and mode.native.is_clocked:
-        return 0.0, "collectives that the script calls, which are all"
+        return 0.0, _CALLED
     budget = mode.breakdown
     if mode.world_size > 1 and budget is not None and budget.step.value and budget.exposed_comm.value is not None:
         return budget.exposed_comm.value / budget.step.value, "communication that nothing hides, from the trace"
