@@ -242,7 +242,8 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     `drawn_alike`: modules whose random numbers, which the script seeds, each step draws alike on all ranks, where these
     train on the same samples, or on other tensors: if they pick the samples, ranks train on the same ones.
     `alike_by_seed`: modules whose random numbers, which the script does not seed, it drew before or in the first steps,
-    where ranks train on the same samples: these may be the same by dpdoctor's seed alone.
+    not for weights alone and in forward passes, where ranks train on the same samples: these may be the same by
+    dpdoctor's seed alone.
     `asks_rank`: the line, or the library with its line, that asked for its rank and was answered as if there were one
     process, where ranks train on the same samples: with its rank it may draw others. Empty: none asked.
     `made_anew`: why a model's forward passes are not seen, as where no module stays for it; empty: they are.

@@ -150,6 +150,7 @@ class Bare:
         @functools.wraps(differentiate)
         def backward(*args: Any, **kwargs: Any) -> None:
             phases.num_backwards += 1
+            phases.num_passes += 1
             try:
                 differentiate(*args, **kwargs)
             finally:

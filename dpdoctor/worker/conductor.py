@@ -165,7 +165,7 @@ class Conductor:
     def _open(self) -> None:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
         if self._segment.kind == "measure":
-            self._parts.watch.entered.is_on = False
+            self._parts.watch.entered.is_on, self._parts.watch.passing_over = False, None
         synchronise()
         self._parts.loaders.replay.keep(on=False)
         self._begin()

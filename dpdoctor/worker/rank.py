@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -118,6 +119,8 @@ class Rank(Observer):
         self._report.asks_rank = asked.by
         lines.keep_stacks_short(of_children)
         self._seeding.watch(self._patches)
+        if self._where.world_size > 1:
+            self._watch.passing_over = functools.partial(self._seeding.passing_over, ("torch",))
         environment.give_terminal(of_children)
         watch_passes(self._patches, self._mode.passes)
         self._watch_training()

@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.machinery import SourceFileLoader
@@ -26,6 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dpdoctor import rundir, units
 from dpdoctor.heartbeat import Heartbeat
@@ -134,8 +137,9 @@ _SOWERS: dict[str, Callable[[int], object]] = {
 
 
 def _torch_state() -> list[bytes]:
-    on_device = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
-    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_device)]
+    with _disable_current_modes():  # in some of them states are tensors without values
+        on_device = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+        return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_device)]
 
 
 _STATES: dict[str, Callable[[], object]] = {
@@ -176,7 +180,11 @@ class Seeding:
             original = getattr(owner, attribute)
             noting.setdefault(original, self._noting(name, original))
             patches.replace(owner, attribute, noting[original])
-        patches.replace(SourceFileLoader, "exec_module", self._passing_over(SourceFileLoader.exec_module))
+        patches.replace(SourceFileLoader, "exec_module", self._importing(SourceFileLoader.exec_module))
+        fills = {name: fill for name, fill in vars(nn.init).items() if name.endswith("_") and not name.startswith("_")}
+        for module in (nn.init, nn.modules.activation, nn.modules.transformer):
+            for name in fills.keys() & vars(module).keys():
+                patches.replace(module, name, self._filling(fills[name]))
 
     def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -187,7 +195,27 @@ class Seeding:
 
         return seed
 
-    def _passing_over(self, execute: Callable[[SourceFileLoader, ModuleType], None]) -> Callable[..., None]:
+    @contextmanager
+    def passing_over(self, names: Collection[str] = tuple(_SOWERS)) -> Iterator[None]:
+        """What is drawn from these generators inside of this picks no samples."""
+        before = _digests(name for name in self.unseeded if name in names)
+        try:
+            yield
+        finally:
+            undrawn = [name for name, state in before.items() if state == self._at_first[name]]
+            self._at_first |= _digests(undrawn)
+
+    def _filling(self, fill: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that fills weights with what it draws."""
+
+        @functools.wraps(fill)
+        def filling(*args: Any, **kwargs: Any) -> Any:
+            with self.passing_over():
+                return fill(*args, **kwargs)
+
+        return filling
+
+    def _importing(self, execute: Callable[[SourceFileLoader, ModuleType], None]) -> Callable[..., None]:
         """Return a function that executes a module: what an installed one draws meanwhile picks no samples.
 
         Python takes its frame for one of the import system's, as it does those that it leaves out of tracebacks and of
@@ -198,14 +226,12 @@ class Seeding:
             if self._is_importing or is_users(loader.path):
                 execute(loader, module)
                 return
-            # Not torch's, which one of its modes may hide: it imports while it traces, too.
-            self._is_importing, before = True, _digests(name for name in self.unseeded if name != "torch")
+            self._is_importing = True
             try:
-                execute(loader, module)
+                with self.passing_over(("numpy", "random")):  # torch imports while it traces, too
+                    execute(loader, module)
             finally:
                 self._is_importing = False
-                undrawn = [name for name, state in before.items() if state == self._at_first[name]]
-                self._at_first |= _digests(undrawn)
 
         exec_module.__code__ = exec_module.__code__.replace(co_filename=_IMPORT_SYSTEM)
         return functools.update_wrapper(exec_module, execute)

@@ -143,6 +143,7 @@ def test_an_order_that_is_drawn_before_the_first_backward_pass_is_drawn_apart(pr
         (("evaluates",), "inferred"),
         (("seeded",), "confirmed"),
         (("slices",), "confirmed"),
+        (("own",), "confirmed"),
     ],
 )
 def test_an_order_that_only_dpdoctor_seeded_is_not_the_scripts(profile, args, status):

@@ -226,6 +226,8 @@ class Optimizers:
         # Who took steps that changed nothing after a backward pass, and how many passes had begun by the last of them.
         self._idle: list[str] = []
         self._passes_by_idle = 0
+        # How many passes had begun by the last one that was a step, as no optimizer was built.
+        self._stepped_by_pass = 0
         # torch's hooks before and after a step.
         self._hooks: tuple[RemovableHandle, ...] = ()
         # Whether a step may be another thing than a call of the optimizer's, as with a scaler or in a graph.
@@ -409,8 +411,13 @@ class Optimizers:
             self.in_backward.append(index)
             return
         self._on_any_step()
-        if self._counter.leave(index, scaled=scaled):
+        is_first = self._counter.reference == NO_OPTIMIZER
+        if self._counter.leave(index, scaled=scaled) and not (is_first and self._is_of_counted_pass()):
             self._on_step()
+
+    def _is_of_counted_pass(self) -> bool:
+        """Return whether the last backward pass was a step of its own: the first optimizer was built after it."""
+        return self._phases.num_passes == self._stepped_by_pass
 
     def backward_ended(self) -> None:
         """A backward pass ended, in no other one: so do the steps taken in it and, without any torch optimizer, a step
@@ -425,6 +432,7 @@ class Optimizers:
             return
         self._check()
         self._on_any_step()
+        self._stepped_by_pass = self._phases.num_passes
         self._counter.enter(NO_OPTIMIZER)
         if self._counter.leave(NO_OPTIMIZER):
             self._on_step()

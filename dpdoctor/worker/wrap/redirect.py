@@ -78,7 +78,7 @@ class Redirect:
         depth = watch.phases.push(FORWARD)
         self._thread = thread
         try:
-            if given is None and watch.through is None:
+            if given is None and watch.through is None and watch.passing_over is None:
                 output = self._target(*args, **kwargs)
             else:
                 output = self._run(args, kwargs, given)
@@ -97,8 +97,9 @@ class Redirect:
         return self._plain.__reduce__()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Given | None) -> Any:
-        through = self._watch.through
-        with contextlib.nullcontext() if given is None else given.looking():
+        watch, through = self._watch, self._watch.through
+        aside = contextlib.nullcontext() if watch.passing_over is None else watch.passing_over()
+        with aside, contextlib.nullcontext() if given is None else given.looking():
             output = self._target(*args, **kwargs) if through is None else through(self._target, args, kwargs)
         if given is not None:
             given.returned(output)
@@ -117,6 +118,7 @@ class Watch:
         is_training: whether a training forward has begun in the present step.
         entered: what the steps trained on, told when `entered.is_on`.
         batch_dims: which dimensions of what models are called with are the batch's.
+        passing_over: what a forward draws inside of this is known to pick no samples; None: nobody asks any more.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Watch:
         self.is_training = False
         self.inputs: list[torch.Tensor] = []
         self.entered = Entered(states)
+        self.passing_over: Callable[[], contextlib.AbstractContextManager[None]] | None = None
         self.batch_dims = BatchDims()
 
     def repeats(self, module: nn.Module, args: tuple[Any, ...]) -> bool:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dpdoctor.worker import environment, setup
@@ -149,6 +150,18 @@ def test_what_was_drawn_and_nobody_seeded_is_known(seeding: Seeding) -> None:
     random.random()
     np.random.random()
     assert seeding.used() == ("random",)
+
+
+def test_what_fills_weights_picks_no_samples_and_what_was_drawn_beside_it_may(seeding: Seeding) -> None:
+    nn.TransformerEncoderLayer(4, 2, 4)
+    with FakeTensorMode():
+        nn.Linear(2, 2)
+    with seeding.passing_over():
+        torch.rand(1)
+    assert seeding.used() == ()
+    torch.rand(1)
+    nn.Linear(2, 2)
+    assert seeding.used() == ("torch",)
 
 
 def drawing_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -671,6 +671,21 @@ def test_passes_before_an_optimizer_is_built_are_no_steps_if_few(patches: Patche
     assert len(rig.steps) == 2
 
 
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_optimizers_that_are_built_after_the_first_backward_pass_step_once_with_it(rig: Rig, looks_first: bool) -> None:
+    module = nn.Linear(3, 1)
+    if looks_first:  # at gradients, by which nothing is trained
+        backward(module)
+    optimizers: list[Optimizer] = []
+    for _ in range(3):
+        backward(module)
+        optimizers = optimizers or [SGD([parameter], lr=0.1) for parameter in module.parameters()]
+        for optimizer in optimizers:
+            optimizer.step()
+    assert len(rig.steps) == 3 + looks_first
+    assert rig.wrapping.modules == [module]
+
+
 def test_more_passes_without_an_optimizer_are_steps(patches: Patches) -> None:
     rig = Rig(patches, patience=3)
     module = nn.Linear(3, 1)
