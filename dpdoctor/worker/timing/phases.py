@@ -184,6 +184,8 @@ class PhaseClock:
                     self.updates.note()
             if self._marker is not None:
                 self._end_gap(phase)
+        elif len(stack) > depth and stack[depth] == OPTIMIZER:
+            self._last = OPTIMIZER  # one that another one holds, whose own step goes on
         del stack[depth:]
         if self._marks:
             self._unmark(depth)

@@ -23,7 +23,7 @@ from dpdoctor.worker.base.structure import tensors
 from dpdoctor.worker.facts import strategies
 from dpdoctor.worker.timing import exchanges as seen_by
 from dpdoctor.worker.timing.exchanges import LOCAL_COPIES, Call, Exchanges
-from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, PhaseClock
+from dpdoctor.worker.timing.phases import BACKWARD, COMMUNICATION, OPTIMIZER, PhaseClock
 
 
 class Ticks:
@@ -165,6 +165,19 @@ def test_what_torch_wraps_has_the_scripts_line_too(exchanges: Exchanges) -> None
     assert [call.operation for call in exchanges.calls] == ["all_gather", "reduce_scatter", "all_reduce"]
     assert {call.line.partition(":")[0] for call in exchanges.calls} == {__file__}
     assert len(exchanges.sites) == 3
+
+
+def test_what_an_optimizer_exchanges_once_one_that_it_holds_has_updated_is_no_gradient(
+    exchanges: Exchanges, phases: PhaseClock
+) -> None:
+    exchanges.is_on = True
+    phases.pop(phases.push(BACKWARD))
+    sharded = phases.push(OPTIMIZER)
+    dist.all_reduce(torch.ones(2))
+    phases.pop(phases.push(OPTIMIZER))
+    dist.broadcast(torch.ones(2), 0)
+    phases.pop(sharded)
+    assert [call.before_update for call in exchanges.calls] == [True, False]
 
 
 def test_wrappers_are_named_with_their_facts(exchanges: Exchanges) -> None:
