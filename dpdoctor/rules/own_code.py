@@ -93,7 +93,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         ),
         cause=f"{_name(first)} has {units.share(first.share)} of it{advice.words}" if first else None,
         remedy=advice.remedy,
-        short_remedy=f"look at what {PurePath(first.line).name} does in every step"
+        short_remedy=f"look at what {PurePath(first.line).name} does between the steps"
         if first and advice.removes
         else None,
         line=first.line if first is not None and is_loops else None,

@@ -156,7 +156,8 @@ def test_the_line_that_has_most_of_it_is_named() -> None:
     assert found.cause is not None
     assert found.line in found.cause
     assert "90%" in found.cause
-    assert " train.py:88" in (found.short_remedy or "")
+    # It may run where an epoch begins, where such steps are the usual ones.
+    assert found.short_remedy == "look at what train.py:88 does between the steps"
     assert not any("train.py:90" in text for text in found.evidence), "6% is too little"
 
 
