@@ -31,8 +31,9 @@ for grad, mean in zip(grads, (flat / dist.get_world_size()).split([grad.numel() 
     grad.copy_(mean.view_as(grad))"""
 # One call can be put together with nothing.
 FEWEST = 2
-# A broadcast of buffers is not mended by buckets, and has a rule of its own.
-NOT_HERE = frozenset({"broadcast", "barrier", "send", "recv"})
+# A broadcast of buffers is not mended by buckets, and has a rule of its own; by hand those of parameters are here, too.
+BROADCAST = "broadcast"
+NOT_HERE = frozenset({BROADCAST, "barrier", "send", "recv"})
 # Of a ring by hand they are of gradients that are all there by then; what a pipeline's stages send the next one needs.
 PASSED_ON = frozenset({"send", "recv"})
 # FSDP makes at least one of each for a model.
@@ -50,7 +51,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not common.steps:
         return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(facts)}")
     limits = _limits(found)
-    left_out = NOT_HERE | OF_UNITS if is_whole else NOT_HERE - PASSED_ON if _passes_on_gradients(facts) else NOT_HERE
+    left_out = NOT_HERE | OF_UNITS if is_whole else NOT_HERE - _by_hand(facts)
 
     def is_small(operation: str, num_bytes: int) -> bool:
         return operation not in left_out and 0 < num_bytes < limits.get(operation, LIMIT_BYTES)
@@ -89,7 +90,7 @@ def _finding(
     if (way := facts.by_hand) is not None and _is_by_hand(facts, per_step):
         # What each rank keeps a part of, as ZeRO by hand, is not to be reduced whole.
         is_of_parts = any(f" of {operation} " in way.facts for operation in OF_UNITS)
-        line, code = way.line, None if is_of_parts else FLAT
+        line, code = way.line, FLAT if way.of_gradients and not is_of_parts else None
     return Finding(
         rule="small_collectives",
         mode=facts.name,
@@ -194,6 +195,14 @@ def _comes_after_backward(facts: ModeFacts) -> bool:
     """Return whether what the script exchanges by itself, if it does, are gradients that are all there by then."""
     way = facts.by_hand
     return way is None or (way.of_gradients and not way.in_backward)
+
+
+def _by_hand(facts: ModeFacts) -> frozenset[str]:
+    """Return which of NOT_HERE the script itself makes so many of that it can put them together."""
+    if _passes_on_gradients(facts):
+        return PASSED_ON
+    way = facts.by_hand
+    return frozenset({BROADCAST} if way is not None and f" of {BROADCAST} " in way.facts else ())
 
 
 def _passes_on_gradients(facts: ModeFacts) -> bool:

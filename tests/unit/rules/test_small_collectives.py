@@ -201,6 +201,17 @@ def test_a_ring_of_many_sends_is_told_to_send_one_tensor(received: int) -> None:
     assert (found.status, found.line) == ("confirmed", "train.py:40")
 
 
+@pytest.mark.parametrize(("operation", "is_told"), [("broadcast", True), ("all_reduce", False)])
+def test_parameters_that_owners_broadcast_by_hand_are_put_together(operation: str, *, is_told: bool) -> None:
+    way = cases.by_hand(of_gradients=False)
+    ways = tuple(replace(one, facts=f"40 calls of {operation} in a step, 160 kB") for one in way.strategies)
+    calls: list[Call] = [("broadcast", 4_000, 0.5, 0.5)] * 40
+    found = RULE.check(case("native", *pair(calls), native=cases.OWN, conversion=replace(way, strategies=ways)))
+    assert (found is not None) == is_told
+    if isinstance(found, Finding):
+        assert (found.line, found.code) == ("train.py:40", None)
+
+
 def test_it_cannot_tell_without_a_trace() -> None:
     assert isinstance(RULE.check(untraced("fsdp", world_size=2)), CannotTell)
 
