@@ -53,6 +53,8 @@ from dpdoctor.spec import SCHEMA, RunHeader
 T = TypeVar("T")
 
 HEADER = "header.json"
+# What it says of itself near its beginning.
+_OF_DPDOCTOR, _MOST_READ = b'"dpdoctor":', 200
 SUMMARY = "run.json"
 REPORT = "report.html"
 LAUNCH = "launch.json"
@@ -300,8 +302,12 @@ def append_lines(path: Path, records: Iterable[Any]) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a path is the directory of a run."""
-    return (path / HEADER).exists()
+    """Return whether a path is the directory of a run; others may have a file of that name, too."""
+    try:
+        with (path / HEADER).open("rb") as file:
+            return _OF_DPDOCTOR in file.read(_MOST_READ)
+    except OSError:
+        return False
 
 
 def read(path: Path) -> Run:
@@ -317,7 +323,7 @@ def read(path: Path) -> Run:
     _, schema = (_schema_of(path / name) for name in (SUMMARY, HEADER))
     if not is_run(path):
         raise RunDirectoryError(
-            f"{path} is not a run directory: it has no {HEADER}. "
+            f"{path} is not a run directory: it has no {HEADER} of dpdoctor's. "
             "Give the directory that `dpdoctor profile` printed at its end."
         )
     header = read_json(path / HEADER, RunHeader, schema=schema)

@@ -82,7 +82,8 @@ def _entries(directory: str) -> Collection[os.DirEntry[str]]:
             entries = list(found)
     except OSError:
         return ()
-    return () if any(entry.name == rundir.HEADER for entry in entries) else entries
+    may_be_run = any(entry.name == rundir.HEADER for entry in entries)
+    return () if may_be_run and rundir.is_run(Path(directory)) else entries
 
 
 def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:

@@ -11,9 +11,11 @@ from dpdoctor.launch import folders
 
 def test_whatever_changes_is_named_and_nothing_else(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    for name in ("kept", "longer", "touched", "mode", "gone", "replaced", "data/deep", ".git/index", "run/header.json"):
+    own = f"data/{rundir.HEADER}"
+    for name in ("kept", "longer", "touched", "mode", "gone", "replaced", "data/deep", own, ".git/index", "run/other"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("mine")
+    (home / "run" / rundir.HEADER).write_text('{"dpdoctor": "0.1.0"}')
     before = folders.look([home, home])
     (home / "longer").write_text("mine and yours")
     os.utime(home / "touched", ns=(1, 1))
@@ -25,7 +27,7 @@ def test_whatever_changes_is_named_and_nothing_else(tmp_path: Path) -> None:
     os.utime(home / "replaced", ns=(times.st_atime_ns, times.st_mtime_ns))
     (home / "data/deep").write_text("")
     (home / "data/new").write_text("12345")
-    for passed_over in (".git/index", f"run/{rundir.HEADER}", "run/single.json"):
+    for passed_over in (".git/index", "run/other", "run/single.json"):
         (home / passed_over).write_text("ours or git's")
     (home / "kept").read_text()
     found = folders.look([home, home]).changed_since(before)

@@ -9,6 +9,8 @@ from dpdoctor import rundir
 from dpdoctor.worker import copies as copies_module
 from dpdoctor.worker.copies import Copy, copies
 
+OF_A_RUN = '{"schema": 2, "dpdoctor": "0.1.0"}'
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
@@ -19,7 +21,7 @@ def home(tmp_path: Path) -> Path:
     (found / "train.py").write_text("train()")
     (found / "code/inner/model.py").write_text("model")
     (found / "link").symlink_to("train.py")
-    (found / "runs/old" / rundir.HEADER).write_text("{}")
+    (found / "runs/old" / rundir.HEADER).write_text(OF_A_RUN)
     (found / "runs/notes.txt").write_text("kept")
     (found / "data/large").write_bytes(bytes(1000))
     return found
@@ -35,10 +37,12 @@ def test_all_is_copied_but_what_is_large_and_earlier_runs(
     monkeypatch.setattr(copies_module, "MOST_BYTES", 900)
     own = home / "runs/new/bare"
     own.mkdir(parents=True)
-    (own.parent / rundir.HEADER).write_text("{}")
+    (own.parent / rundir.HEADER).write_text(OF_A_RUN)
+    # The user's own.
+    (home / "code" / rundir.HEADER).write_text('{"columns": []}')
     (copy,) = copies([home, home / "code"], tmp_path / "copies", own)
     assert copy == Copy(of=home, at=tmp_path / "copies/0", left=("data",))
-    code = ["code", "code/inner", "code/inner/model.py"]
+    code = ["code", f"code/{rundir.HEADER}", "code/inner", "code/inner/model.py"]
     runs = ["runs", "runs/new", "runs/new/bare", "runs/notes.txt"]
     assert names(copy.at) == [*code, "data", "empty", "link", *runs, "train.py"]
     assert (copy.at / "train.py").read_text() == "train()"
