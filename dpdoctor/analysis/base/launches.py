@@ -14,8 +14,8 @@ from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.records import ALL_PHASES, FULL, Launch, Rank, Run, StepRecord, WindowRecord
 
 NS = 1e-9
-# Kinds of windows: without a profiler, and with one.
-MEASURE, TRACE = "measure", "trace"
+# Kinds of windows: before any is measured, without a profiler, and with one.
+WARMUP, MEASURE, TRACE = "warmup", "measure", "trace"
 # By so much the mean samples of all steps are above those of the steady ones where these do not stand for the script.
 MOST_LEFT_OUT = 1.05
 # Above this share of edges an epoch is so short that no steady step need hold a whole batch.
@@ -23,6 +23,9 @@ OFTEN = 1 / 3
 # Of the steps of each window so many exchange the same before ranks go over to exchanging otherwise, or after that; on
 # the other side at most the rest do. What a script exchanges now and then, as it logs, changes neither.
 USUAL = 0.75
+# The steps in which a script sets up what it exchanges, as DistributedDataParallel its buckets; 0: it has no number.
+SET_UP = range(1, 4)
+# One window that differs may be of a few steps, and hold what comes once in a hundred.
 LEAST_OF_TURN = 2
 TRACED_LATER = "the trace is of later steps, in which ranks exchange otherwise than in measured ones"
 # A kind of windows and the ablation that ran in them.
@@ -75,9 +78,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return slowest.steady_s, len(slowest.steady)
 
     @property
-    def is_complete(self) -> bool:
+    def is_measured(self) -> bool:
         """Return whether every rank measured all of it, and it is what its ablation says."""
-        return all(rank.window.complete for rank in self.ranks)
+        return all(rank.window.complete and rank.window.kind == MEASURE for rank in self.ranks)
 
     @property
     def has_edge(self) -> bool:
@@ -148,15 +151,15 @@ def turn(launch: Launch) -> Turn | None:
 
 
 def _of_turn(rank: Rank) -> dict[int, RankWindow]:
-    """Return a rank's full windows, complete or not, by number, with the steps in which it only trained."""
+    """Return a rank's full windows, also of warm-up or not complete, by number, with steps in which it only trained."""
     by_window: defaultdict[int, list[StepRecord]] = defaultdict(list)
     for step in rank.steps:
-        if step.counted and not step.epoch_edge:
+        if step.counted and not step.epoch_edge and step.step not in SET_UP:
             by_window[step.window].append(step)
     return {
         window.window: RankWindow(window=window, counted=steps, steady=steps)
         for window in rank.windows
-        if (window.kind, window.ablation) == (MEASURE, FULL) and (steps := tuple(by_window[window.window]))
+        if window.kind in (WARMUP, MEASURE) and window.ablation == FULL and (steps := tuple(by_window[window.window]))
     }
 
 
@@ -167,17 +170,20 @@ def _turned(windows: Sequence[Window], before: Sequence[float], after: Sequence[
     """
     first = next((place for place, share in enumerate(before) if share < USUAL), 0)
     second = next((at for at in (first, first + 1) if min(after[at:], default=0.0) >= USUAL), 0)
-    if not first or not second or max(first, len(windows) - second) < LEAST_OF_TURN:
+    if not first or not second or min(first, len(windows) - second) < LEAST_OF_TURN:
         return None
-    earlier, later = (sum(w.is_complete for w in part) for part in (windows[:first], windows[second:]))
+    earlier, later = (sum(w.is_measured for w in part) for part in (windows[:first], windows[second:]))
     is_past = later >= min(LEAST_OF_TURN, earlier + 1)
     begin, end = (windows[place].ranks[0].window for place in (second, first - 1))
+    kept = range(begin.window, sys.maxsize) if is_past else range(end.window + 1)
+    if all(window.ranks[0].window.window in kept for window in windows if window.ranks[0].window.kind == MEASURE):
+        return None  # warm-up was past it
     return Turn(
         step=begin.first_step,
         before=_per_step(windows[:first]),
         after=_per_step(windows[second:]),
         is_past=is_past,
-        kept=range(begin.window, sys.maxsize) if is_past else range(end.window + 1),
+        kept=kept,
     )
 
 

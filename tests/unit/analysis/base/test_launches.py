@@ -166,8 +166,10 @@ class TestOnAGpu:
         assert [w.ranks[0].window.window for w in launch(*ranks).windows()] == [1]
 
 
-def exchanging(*windows: Sequence[int], complete: Sequence[bool] = (True,) * 4) -> LaunchFacts:
-    """Return a launch of two ranks of whose windows' steps each exchanges so many collectives."""
+def exchanging(*windows: Sequence[int], complete: Sequence[bool] = (True,) * 4, warmup: int = 0) -> LaunchFacts:
+    """Return a launch of two ranks of whose windows' steps each exchanges so many collectives; the first are of
+    warm-up.
+    """
 
     def of(index: int) -> Rank:
         made = list(enumerate(windows, 1))
@@ -178,6 +180,7 @@ def exchanging(*windows: Sequence[int], complete: Sequence[bool] = (True,) * 4) 
                 window=number,
                 first_step=10 * number,
                 complete=complete[min(number, len(complete)) - 1],
+                kind="warmup" if number <= warmup else "measure",
             )
             for number, counts in made
         ]
@@ -190,9 +193,10 @@ def exchanging(*windows: Sequence[int], complete: Sequence[bool] = (True,) * 4) 
     ("windows", "kept", "at"),
     [
         pytest.param([(2,) * 4, (2,) * 4, (0, 0, 0, 1), (0, 1, 0, 0)], [3, 4], 30, id="post-local SGD"),
-        pytest.param([(2,) * 4, (2, 2, 6, 6), (6,) * 4, (6,) * 4], [3, 4], 30, id="in the midst of a window"),
+        pytest.param([(2,) * 4, (2,) * 4, (2, 2, 6, 6), (6,) * 4, (6,) * 4], [4, 5], 40, id="in the midst of a window"),
         pytest.param([(0, 1), (0, 1), (3, 3), (3, 3)], [3, 4], 30, id="local SGD first"),
-        pytest.param([(2,) * 4, (2,) * 4, (2,) * 4, (6,) * 4], [1, 2, 3], 40, id="at the end"),
+        pytest.param([(2,) * 4, (2,) * 4, (2,) * 4, (6,) * 4], [1, 2, 3, 4], None, id="too late to tell"),
+        pytest.param([(0,), (0,), (0,), (8,)], [1, 2, 3, 4], None, id="now and then, in windows of a step"),
         pytest.param([(2,) * 4] * 4, [1, 2, 3, 4], None, id="nowhere"),
         pytest.param([(2,) * 4, (6,) * 4], [1, 2], None, id="too few to tell"),
         pytest.param([(0, 1), (1, 0), (0, 1), (0, 1)], [1, 2, 3, 4], None, id="every second step"),
@@ -218,6 +222,34 @@ def test_windows_that_are_not_complete_tell_of_a_turn_too(
     assert [one.ranks[0].window.window for one in found.windows()] == kept
     assert found.turn is not None
     assert found.turn.is_past == is_past
+
+
+@pytest.mark.parametrize(
+    ("windows", "warmup", "kept", "is_told"),
+    [
+        ([(2,) * 4, (2,) * 4, (0,) * 4, (0,) * 4], 2, [3, 4], False),
+        ([(2,) * 4, (2,) * 4, (2, 2, 0, 0), (0,) * 4, (0,) * 4], 2, [4, 5], True),
+        ([(2,) * 4, (2,) * 4, (0,) * 4, (0,) * 4], 3, [4], False),
+    ],
+)
+def test_what_warm_up_was_past_is_no_turn(
+    windows: list[Sequence[int]], warmup: int, kept: list[int], *, is_told: bool
+) -> None:
+    found = exchanging(*windows, warmup=warmup)
+    assert [one.ranks[0].window.window for one in found.windows()] == kept
+    assert (found.turn is not None) == is_told
+
+
+def test_steps_in_which_exchanges_are_set_up_are_no_turn() -> None:
+    counts = [(4, 4, 4), (2, 2), (2, 2), (0, 0), (0, 0)]
+    steps = [
+        step(100, step=number, window=place, collectives=count)
+        for number, (place, count) in enumerate(((place, n) for place, of in enumerate(counts, 1) for n in of), 1)
+    ]
+    windows = [window(100 * len(of), window=place) for place, of in enumerate(counts, 1)]
+    found = launch(rank(steps, [replace(windows[0], kind="warmup"), *windows[1:]]), mode="native").turn
+    assert found is not None
+    assert (found.before, found.after) == (2.0, 0.0)
 
 
 def test_a_turn_tells_what_a_rank_exchanges_before_and_after() -> None:
