@@ -13,7 +13,7 @@ from dpdoctor.records import FULL, Counters, WindowRecord
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
-from dpdoctor.worker.meeting import Parts, meet
+from dpdoctor.worker.meeting import Parts, look_again, meet
 from dpdoctor.worker.tracer import Tracer
 from dpdoctor.worker.wrap.counters import LostStepError
 from dpdoctor.worker.wrap.proof import Proof, checksum
@@ -326,6 +326,7 @@ class Conductor:
                 parts.ending.stop("failed", str(error))
             parts.watch.entered.forward(inputs)
         parts.watch.entered.step_ended()
+        look_again(parts)
         forwards, made_late = dict(parts.watch.forwards), parts.wrapping.made_late()
         unwrapped = parts.wrapping.unwrapped()
         checks = self._proof.checks(parts.mode, counters, forwards, unwrapped, parts.agreement, made_late=made_late)

@@ -121,6 +121,28 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     nums, drawn = ({told.num_drawn for told in everyone}, {told.drawn for told in everyone})
     if parts.loaders.reseeds and len(nums) == 1 < len(drawn):
         parts.report.warn(DRAWN_APART)
+    _compare_samples(parts, everyone, warming=warming)
+    facts = Facts(
+        step_s=max(told.step_ns for told in everyone) * 1e-9,
+        prefetch=max(told.prefetch for told in everyone),
+        reference_changed=any(told.reference_changed for told in everyone),
+        elapsed_s=everyone[0].elapsed_ns * 1e-9,
+        # All wait with the one that waits; two that do at once are taken for one after the other, which is rare.
+        lost_s=sum(told.lost_ns for told in everyone) * 1e-9,
+        num_workers=max(told.num_workers for told in everyone),
+        period=max(told.period for told in everyone),
+    )
+    return facts, parts.clock() - now
+
+
+def look_again(parts: Parts) -> None:
+    """Compare what entered all ranks' models once more: the script may end before they meet again."""
+    mine = _mine(parts, 0, changed=False, now=parts.clock())
+    _compare_samples(parts, [mine.alike(told) for told in parts.agreement.gather(mine.numbers())], warming=False)
+
+
+def _compare_samples(parts: Parts, everyone: Sequence[_Told], *, warming: bool) -> None:
+    """Note whether ranks train on the same samples, given what each has told."""
     entered = [told.entered for told in everyone]
     same_labels = are_same_labels([told.labels for told in everyone])
     # What enters the model alike is no sample then: that of a network that makes another one's weights is not. Where
@@ -137,17 +159,6 @@ def meet(parts: Parts, step_ns: int, *, warming: bool) -> tuple[Facts, int]:
     parts.report.copies = copies(entered)
     if not (warming or given_apart) and are_one(entered):
         parts.report.warn(ONE_BATCH)
-    facts = Facts(
-        step_s=max(told.step_ns for told in everyone) * 1e-9,
-        prefetch=max(told.prefetch for told in everyone),
-        reference_changed=any(told.reference_changed for told in everyone),
-        elapsed_s=everyone[0].elapsed_ns * 1e-9,
-        # All wait with the one that waits; two that do at once are taken for one after the other, which is rare.
-        lost_s=sum(told.lost_ns for told in everyone) * 1e-9,
-        num_workers=max(told.num_workers for told in everyone),
-        period=max(told.period for told in everyone),
-    )
-    return facts, parts.clock() - now
 
 
 def _mine(parts: Parts, step_ns: int, *, changed: bool, now: int) -> _Told:

@@ -101,6 +101,14 @@ def test_one_window_is_enough_to_see_that_they_stay_alike(profile):
     assert mode["batch"]["global"] == 8
 
 
+def test_a_script_that_ends_in_its_first_window_is_seen_to_train_on_the_same(profile):
+    """Ranks do not meet after the proof any more."""
+    mode = profile("language_model.py", *ONE_WINDOW, "--steps", "100", args=["40"]).mode("ddp")
+    assert mode["status"] == "ok", mode["reason"]
+    assert mode["conversion"]["same_samples"]
+    assert mode["batch"]["global"] == 8
+
+
 def test_one_and_the_same_batch_counts_once_and_is_told(profile):
     done = profile("whole_batch.py", *ONE_WINDOW)
     mode = done.mode("ddp")

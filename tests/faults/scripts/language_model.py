@@ -1,4 +1,7 @@
-"""nanoGPT's way: batches sliced from one tensor, tied weights, bf16, accumulation."""
+"""nanoGPT's way: batches sliced from one tensor, tied weights, bf16, accumulation; for as many steps as are given."""
+
+import itertools
+import sys
 
 import torch
 from torch import nn
@@ -33,7 +36,7 @@ def get_batch():
 
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
-while True:
+for _ in range(int(sys.argv[1])) if sys.argv[1:] else itertools.count():
     for _ in range(ACCUMULATE):
         tokens, targets = get_batch()
         with torch.autocast("cpu", dtype=torch.bfloat16):
