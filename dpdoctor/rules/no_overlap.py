@@ -63,9 +63,10 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | CannotTell | N
     weighed = weigh(claim, ablation)
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
-    calls, backward = units.count(way.calls, "call"), _backward_share(facts)
+    calls, backward, idle = units.count(way.calls, "call"), _backward_share(facts), _idle_share(facts)
     where = "in the trace" if facts.on_gpu else "on the host's clock"
-    hidden = weighed.cost if backward is None else stats.scaled(weighed.cost, min(1.0, backward / weighed.value))
+    most = min(share for share in (backward, idle, weighed.value) if share is not None)
+    hidden = stats.scaled(weighed.cost, most / weighed.value)
     return Finding(
         rule="no_overlap",
         mode=facts.name,
@@ -80,6 +81,11 @@ def _after_backward(facts: ModeFacts, way: Strategy) -> Finding | CannotTell | N
                 [f"the backward pass takes {units.share(backward)} of a step, and can hide no more than that"]
                 if backward
                 else []
+            ),
+            *(
+                []
+                if idle is None
+                else [f"the cores are {units.share(1 - idle)} busy, and what overlaps needs the rest"]
             ),
             *ablation_words(facts),
             *core_words(facts),
@@ -108,6 +114,17 @@ def _backward_share(facts: ModeFacts) -> float | None:
         return None
     backward, step = facts.mode.phases.get("backward"), facts.mode.step.value
     return backward.value / step if backward is not None and backward.value and step else None
+
+
+def _idle_share(facts: ModeFacts) -> float | None:
+    """Return the share of the cores that are idle, on which alone more could run at a time; None: unknown, or a GPU.
+
+    With more threads than cores, those that wait keep cores busy.
+    """
+    found = facts.cores
+    if facts.on_gpu or found is None or found.ranks_busy is None or found.threads > found.cores:
+        return None
+    return max(0.0, 1 - (found.ranks_busy + (found.workers_busy or 0.0)) / found.cores)
 
 
 def _finding(facts: ModeFacts, weighed: Weighed, overlap: float) -> Finding:
@@ -196,8 +213,9 @@ RULE = Rule(
     why="Time that could pass twice, computing and communicating, passes once for each.",
     how="What a script exchanges by itself is seen call by call, inside or outside of the backward pass, with the "
     "host's time in it or, on GPUs, what of it the trace shows while nothing computes; the ablation no_comm gives the "
-    "cost. Else from the trace, on GPUs: the part of communication that runs beside compute (below 30% is poor) and "
-    "the compute that could still hide the rest; the cause from DDP's buckets and FSDP's prefetches.",
+    "cost, and without a GPU no more is promised than the cores have idle. Else from the trace, on GPUs: the part of "
+    "communication that runs beside compute (below 30% is poor) and the compute that could still hide the rest; the "
+    "cause from DDP's buckets and FSDP's prefetches.",
     remedy="Smaller buckets for DDP; a wrap unit per block, and prefetching, for FSDP; what you exchange yourself, "
     "begun while the backward pass goes on.",
     verified=False,

@@ -6,6 +6,7 @@ import pytest
 
 from dpdoctor.analysis import TRACE_MODE, Finding
 from dpdoctor.digest import Bucket, ShardUnit
+from dpdoctor.records import Conversion, CpuUse
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.no_overlap import RULE
 from tests.builders import cases
@@ -143,6 +144,17 @@ def test_no_more_is_promised_than_the_backward_pass_can_hide() -> None:
     assert found.cost.value == pytest.approx(0.6)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(1 / 0.75)
+
+
+@pytest.mark.parametrize(("busy_s", "threads", "most"), [(0.8, 1, 0.2), (0.8, 4, 0.6), (0.3, 1, 0.6), (1.1, 1, 0.0)])
+def test_no_more_is_promised_than_the_cores_have_idle(busy_s: float, threads: int, most: float) -> None:
+    cpu = CpuUse(cpu_s=busy_s, workers_cpu_s=0.0, wall_s=1.0, involuntary_switches=5, num_threads=threads)
+    of = [cases.waiting(rank, 0.6) for rank in ranks(2, cpu=cpu, conversion=Conversion(num_threads=threads))]
+    found = finding(untraced("native", of=of, native=cases.OWN, conversion=cases.by_hand()))
+    assert found.cost.value == pytest.approx(0.6)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / (1 - most))
+    assert any("the cores are" in text for text in found.evidence) is (threads == 1)
 
 
 def test_on_a_gpu_the_trace_says_what_exchanges_by_hand_take_and_not_the_clock_of_the_calls() -> None:
