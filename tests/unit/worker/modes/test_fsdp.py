@@ -96,13 +96,14 @@ def test_parameters_that_were_let_go_of_are_why_a_gradient_penalty_fails_and_a_u
 
 @pytest.mark.usefixtures("ranks")
 def test_a_move_that_changes_nothing_leaves_shards_alone_which_a_profiler_holds(patches: Patches) -> None:
-    mode, model = FSDP(), nn.Linear(2, 2)
+    mode, model, other = FSDP(), nn.Linear(2, 2), nn.Linear(2, 2)
     mode.prepare(patches)
     call = mode.convert(model, options())
     with torch.profiler.profile(record_shapes=True):
         call(torch.ones(1, 2)).sum().backward()
         assert model.to("cpu").float() is model
-    assert model.double().weight.dtype is torch.float64
+    mode.convert(other, options())  # of what the profiler held it may keep hold
+    assert other.double().weight.dtype is torch.float64
 
 
 def test_a_class_that_nothing_can_be_derived_from_in_its_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
