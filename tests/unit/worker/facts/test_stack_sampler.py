@@ -103,7 +103,7 @@ def test_what_lies_between_forward_and_update_and_what_follows_a_fetch_is_told_a
 
 @pytest.mark.measured
 def test_lines_that_take_less_than_the_interpreters_switch_are_told_apart() -> None:
-    source = "def slow():\n" + " begin = perf_counter()\n while perf_counter() - begin < 0.002:\n  pass\n"
+    source = "def slow():\n" + " begin = perf_counter()\n while perf_counter() - begin < 0.004:\n  pass\n"
     names = vars(__import__("time")).copy()
     exec(compile(f"{source}def train():\n for _ in range(40):\n  slow()\n  sleep(0.0005)", TRAIN, "exec"), names)
     found = seen(names["train"])
