@@ -194,6 +194,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 # What a script exchanges by itself, without a wrapper of torch's.
 HAND_WRITTEN = "hand-written"
+# Times its gradients that a step reduces from which it does so in several micro-batches.
+REDUCED_TWICE = 1.5
 # A check of the proof: whether all ranks hold the same parameters.
 PARAMETERS_EQUAL = "parameters equal"
 # Ranks send tensors to single others, as stages of a pipeline do.

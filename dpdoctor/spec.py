@@ -304,7 +304,8 @@ class WorkerTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher hands to each rank of one launch, through the environment variable TASK_VARIABLE.
 
     `directory` is the launch's own directory; the rank writes below it and nowhere else. `bare`: nothing is watched but
-    the ends of steps; `copied`: then the script may find copies of its files.
+    the ends of steps; `copied`: then the script may find copies of its files, and installed packages that it can only
+    read.
     """
 
     spec: RunSpec

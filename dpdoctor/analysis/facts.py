@@ -42,6 +42,7 @@ from dpdoctor.analysis.rank_imbalance import SlowRank, Unevenness, slowest_rank,
 from dpdoctor.records import (
     HAND_WRITTEN,
     PARAMETERS_EQUAL,
+    REDUCED_TWICE,
     TENSOR_PARALLEL,
     CallNode,
     Device,
@@ -98,8 +99,6 @@ def _peak(users: Sequence[tuple[RankRecord, int, Device]], sizes: Mapping[str, i
 NO_COMM = "no_comm"
 COALESCED = "coalesced"
 NO_SYNC = "no_sync_accumulation"
-# Times its gradients that a step reduces from which it does so in several micro-batches.
-REDUCED_TWICE = 1.5
 # Scalars, such as a loss, are reduced beside gradients: a share of these.
 BESIDE_GRADIENTS = 0.02
 # What ranks exchange that hold equal parameters: buffers, and when to go on.

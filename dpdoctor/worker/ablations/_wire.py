@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dpdoctor import units
-from dpdoctor.records import Counters
+from dpdoctor.records import REDUCED_TWICE, Counters
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
 from dpdoctor.worker.timing.exchanges import LOCAL_COPIES, REDUCTIONS, Exchanges, Issued, Site
@@ -44,8 +44,6 @@ UNALIKE = "rank {} exchanges gradients or parameters elsewhere than rank 0 does:
 AMBIGUOUS = "{} exchanges parameters of one element, and other numbers, too: which of them to leave out is not known"
 COMPILED = "DistributedDataParallel is compiled as a whole: whether it reduces is fixed in what was compiled"
 UNSEEN = "{} in a step are exchanged inside operators of torch, as by tensor parallelism: nothing can take their place"
-# Times its gradients that a step reduces from which it does so in several micro-batches.
-REDUCED_TWICE = 1.5
 # An exchange in a step from this part of what is trained on, counted in elements, is one of gradients or parameters.
 LEAST_SHARE = 0.01
 # Windows may differ by this share of what they exchange in a step.
