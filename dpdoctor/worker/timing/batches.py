@@ -54,11 +54,15 @@ class Batch:
 class Look(NamedTuple):
     """What more there is to know of the tensors of a forward, where their rows are not the samples of the batches.
 
-    `sizes`: dimensions that may be the batch's. `is_part`: one of them is not all of the data that lies there.
+    `sizes`: dimensions that may be the batch's. `is_part`: one of them is not all of the data that lies there. Of such
+    `across`: the second dimensions, which are the batch's where the part is one of time, and `wholes`: how many rows of
+    theirs all of the data would be.
     """
 
     sizes: frozenset[int] = frozenset()
     is_part: bool = False
+    across: frozenset[int] = frozenset()
+    wholes: frozenset[int] = frozenset()
 
 
 class Rows(NamedTuple):

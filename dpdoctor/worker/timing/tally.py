@@ -304,10 +304,14 @@ class Tally:
         if size not in {0, rows}:
             looked = look()
             is_part = looked.is_part and is_known and 0 < rows < size
+            is_of_time = is_part and size in looked.across
+            # Nor is it told where as many rows as samples lie there: of whichever dimension it is a part.
+            is_told = not is_of_time or size not in looked.wholes
+            is_part = is_part and not is_of_time
             # More rows are several of each sample, as in views of an image; fewer may be samples that were left out.
             is_whole = rows > size and rows % size == 0
             is_sure = self._pending.num_unsure == num_unsure
-            fits = (is_whole and is_sure) or size in looked.sizes or (is_known and not is_part)
+            fits = is_told and ((is_whole and is_sure) or size in looked.sizes or (is_known and not is_part))
             is_of_views = fits and is_whole and not is_known and size not in looked.sizes
         if is_known and not is_part and len(batches) == 1 and size not in looked.sizes:
             self._compare(batches[0], rows)

@@ -294,6 +294,8 @@ def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
     Lengths of lists may be the batch as well. A tensor is a part where more lies in its memory than it shows.
     """
     sizes: set[int] = set()
+    across: set[int] = set()
+    wholes: set[int] = set()
     is_part = False
     given = structure.nested((*args, *kwargs.values()), MOST_VALUES)
     next(given)  # how many arguments there are
@@ -304,10 +306,16 @@ def _look(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
             sizes.add(len(value))
         elif isinstance(value, torch.Tensor):
             is_matrix = value.dim() == 2 and value.is_floating_point()
-            sizes.update(structure.shape(value)[: 1 if is_matrix else 2])
+            dims = structure.shape(value)[: 1 if is_matrix else 2]
+            sizes.update(dims)
             with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
-                is_part |= value.numel() * value.element_size() < value.untyped_storage().nbytes()
-    return Look(frozenset(sizes), is_part)
+                shown, lying = value.numel() * value.element_size(), value.untyped_storage().nbytes()
+                if shown < lying:
+                    is_part = True
+                    across.update(dims[1:])
+                    if dims and shown and lying * dims[0] % shown == 0:
+                        wholes.add(lying * dims[0] // shown)
+    return Look(frozenset(sizes), is_part, frozenset(across), frozenset(wholes))
 
 
 def _items(value: Any) -> Iterable[Any]:

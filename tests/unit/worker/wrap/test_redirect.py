@@ -500,3 +500,30 @@ def test_lists_of_new_tensors_and_packed_sequences_are_held_against_what_was_dra
         model(given(x)).mean().backward()
         held.step()
     assert [(step.counted.samples_drawn, step.counted.reconciled) for step in rig.steps] == [(4, reconciled)] * 3
+
+
+@pytest.mark.parametrize(
+    ("data", "of_batch", "samples"),
+    [
+        (torch.ones(8, 8, 3), lambda x: x.transpose(0, 1)[:3], 4),  # a piece of each sequence, time first
+        (torch.ones(8, 3, dtype=torch.int64), lambda x: x.t()[:-1], 4),  # all but the last token, time first
+        (torch.ones(8, 8, 3), lambda x: x[:3], 3),
+        (torch.ones(8, 3, dtype=torch.int64), lambda x: x[:3], 3),
+        (torch.ones(8, 3, dtype=torch.int64), lambda x: x[:3, 0], 3),
+        (torch.ones(8, 4, dtype=torch.int64), lambda x: x[:3], 0),  # as many tokens as samples: nobody can tell
+    ],
+)
+def test_a_part_of_a_batch_is_one_of_its_samples_or_of_their_time(
+    rig: Rig, data: torch.Tensor, of_batch: Callable[[torch.Tensor], torch.Tensor], samples: int
+) -> None:
+    class OfAny(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.reshape(-1, 1).float())
+
+    model = OfAny(1, 1)
+    held = sgd(model)
+    for (x,) in DataLoader(TensorDataset(data), batch_size=4):
+        model(of_batch(x)).mean().backward()
+        held.step()
+    counted = [step.counted for step in rig.steps]
+    assert [step.samples_drawn if step.reconciled else 0 for step in counted] == [samples] * 2
