@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -282,9 +282,30 @@ def _launched(launches: Sequence[Launch]) -> list[LaunchRecord]:
 
 
 def _changed(launches: Sequence[Launch]) -> tuple[Written, ...]:
-    """Return what changed in the user's directories, each path once, as it was told last."""
-    found = {file.path: file for record in _launched(launches) for file in record.files_changed}
-    return tuple(found[path] for path in sorted(found))
+    """Return what changed in the user's directories."""
+    records = sorted(_launched(launches), key=lambda record: record.begin_ns)
+    return together(file for record in records for file in record.files_changed)
+
+
+def together(changes: Iterable[Written]) -> tuple[Written, ...]:
+    """Return what became of files over several launches, given what each of them changed, in their order.
+
+    Each path once, ordered by path; a file that came and went is none.
+    """
+    first: dict[str, str] = {}
+    last: dict[str, Written] = {}
+    for file in changes:
+        first.setdefault(file.path, file.change)
+        last[file.path] = file
+    found = (replace(last[path], change=_over(first[path], last[path].change)) for path in sorted(last))
+    return tuple(file for file in found if file.change)
+
+
+def _over(first: str, last: str) -> str:
+    """Return what the first and the last change of a file are together; empty: nothing."""
+    if first == "new":
+        return "" if last == "removed" else "new"
+    return "removed" if last == "removed" else "changed"
 
 
 def _wall_s(record: LaunchRecord) -> float:

@@ -161,7 +161,7 @@ def _proof(steps: Sequence[StepRecord], num_windows: int) -> str:
         f"{units.whole(trained)} samples of {units.count(len(steps), 'measured step')} entered the model with "
         "gradients on, a backward pass came to them, and they were stepped on"
     )
-    if rows != trained:
+    if rows not in {0, trained}:  # 0: nobody could count them, as in a list
         text += f"; {units.digits(rows / len(steps))} rows of its first tensor hold those of a step"
     if any(step.samples_handed is None for step in steps):
         return text

@@ -12,7 +12,7 @@ import msgspec
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeSummary, RunSummary
-from dpdoctor.analysis.analyse import EDGES_ARE_STEADY
+from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, together
 from dpdoctor.analysis.base.summary import why_withheld
 from dpdoctor.analysis.controls import MOST_SHARE, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
@@ -315,11 +315,9 @@ def _is_less_with_edges(mode: ModeSummary) -> bool:
 
 def _files(summary: RunSummary) -> Iterator[str]:
     """Yield what became of the user's files in spite of all, what the script was refused, and what a wall broke."""
-    changes = {
-        file.path: f"{file.path} ({file.change})" for mode in summary.modes.values() for file in mode.files_changed
-    }
+    changes = together(file for mode in summary.modes.values() for file in mode.files_changed)
     if changes:
-        named = list(changes.values())
+        named = [f"{file.path} ({file.change})" for file in changes]
         more = f" and {units.count(len(named) - MOST_NAMED, 'more file')}" if len(named) > MOST_NAMED else ""
         yield sentence(
             f"Files changed beside the script while it ran, by what dpdoctor does not divert or by somebody else: "

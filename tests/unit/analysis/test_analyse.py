@@ -21,12 +21,13 @@ from dpdoctor.analysis.analyse import (
     OTHERS,
     TRACES_ALONE,
     rank_traces,
+    together,
 )
 from dpdoctor.analysis.base.stats import TOO_UNLIKE
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
 from dpdoctor.digest import HOST
-from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, StepRecord, Strategy
+from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, StepRecord, Strategy, Written
 from tests.builders import runs, traced_runs
 from tests.builders.records import ahead, even_rank, launch, rank, run, step, window
 from tests.builders.specs import MS
@@ -518,3 +519,25 @@ def test_other_worlds_that_trained_are_a_limit() -> None:
     mode = analyse(run({"native": [launch(even_rank(100), other_worlds="1 rank")]})).summary.modes["native"]
     assert mode.conversion is not None
     assert mode.conversion.warnings == (OTHERS.format("1 rank"),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "over"),
+    [
+        (("new", "changed"), "new"),
+        (("new", "removed"), None),
+        (("new", "removed", "new"), "new"),
+        (("changed", "removed"), "removed"),
+        (("removed", "new"), "changed"),
+        (("changed", "changed"), "changed"),
+    ],
+)
+def test_what_launches_changed_is_told_against_what_was_there_before_them(
+    changes: tuple[str, ...], over: str | None
+) -> None:
+    files = [Written(path="/home/me/log.txt", change=change, num_bytes=n) for n, change in enumerate(changes)]
+    told = (Written(path="/home/me/log.txt", change=over, num_bytes=len(changes) - 1),) if over else ()
+    assert together(files) == told
+
+    launches = [launch(even_rank(100), begin_ns=n, files_changed=(file,)) for n, file in enumerate(files)]
+    assert single(*reversed(launches)).files_changed == told

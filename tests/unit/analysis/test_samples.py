@@ -75,6 +75,7 @@ def test_what_was_handed_out_and_not_trained_on_is_explained(handed: int | None,
 
 def test_rows_that_hold_samples_otherwise_are_told() -> None:
     assert "64.0 rows of its first tensor hold those of a step" in text(count(*[taken(samples_entered=64)] * 4))
+    assert "rows of its first tensor" not in text(count(*[taken(samples_entered=0)] * 4)), "it was called with a list"
 
 
 def test_what_does_not_reconcile_is_unknown() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dpdoctor.analysis import Analysis, Figure, Finding, ModeSummary, RunSummary, analyse
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, OF_WINDOWS
 from dpdoctor.analysis.base.summary import why_withheld
-from dpdoctor.records import Check
+from dpdoctor.records import Check, Written
 from dpdoctor.report.documents import brief
 from dpdoctor.report.formats import terminal
 from dpdoctor.report.text import capital, sentence
@@ -210,6 +210,12 @@ def test_windows_that_were_taken_whole_are_told_of_once() -> None:
     whole = mode()
     whole = replace(whole, conversion=replace(whole.conversion, warnings=(EDGES_ARE_STEADY,)))
     assert list(verdict.limits(summary(single=mode(), ddp=whole, fsdp=whole))) == [f"ddp and fsdp: {EDGES_ARE_STEADY}."]
+
+
+def test_a_file_that_one_mode_made_and_another_changed_is_new() -> None:
+    made, changed = (Written(path="/home/me/log.txt", change=change) for change in ("new", "changed"))
+    (told,) = verdict.limits(summary(single=mode(files_changed=(made,)), ddp=mode(files_changed=(changed,))))
+    assert told.endswith("/home/me/log.txt (new).")
 
 
 @pytest.mark.parametrize(("ratio", "is_told"), [(0.9, True), (0.96, False)])
