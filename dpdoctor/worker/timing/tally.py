@@ -154,9 +154,11 @@ class Tally:
         self._fed: Counter[int] = Counter()
         self._fed_since: Counter[int] = Counter()
         self._samples_of: Counter[int] = Counter()
-        # Loaders of which a batch entered in as many rows as were drawn for it, and in more.
+        # Loaders of which a batch of several entered in as many rows as were drawn for it, and in more; and two
+        # numbers of rows in which batches of each entered.
         self._in_as_many: set[int] = set()
         self._in_more: set[int] = set()
+        self._in_rows: defaultdict[int, set[int]] = defaultdict(set)
         # Rows that entered, the samples of the batches that they are taken for several views of, and in how many steps.
         self._as_views = 0, 0
         self._steps_as_views = 0
@@ -314,7 +316,7 @@ class Tally:
             fits = is_told and ((is_whole and is_sure) or size in looked.sizes or (is_known and not is_part))
             is_of_views = fits and is_whole and not is_known and size not in looked.sizes
         if is_known and not is_part and len(batches) == 1 and size not in looked.sizes:
-            self._compare(batches[0], rows)
+            fits &= self._compare(batches[0], rows)
         training = Pass(
             rows=rows,
             samples=samples,
@@ -334,19 +336,26 @@ class Tally:
         self._only_evaluated, self._doubtful, self._fresh = False, None, False
         return training
 
-    def _compare(self, batch: Batch, rows: int) -> None:
+    def _compare(self, batch: Batch, rows: int) -> bool:
         """Learn whether rows are a loader's samples; where they are, fewer are what the script left of those drawn.
 
-        Several samples in each row, as in packed sequences, never are as many rows.
+        Several samples in each row, as in packed sequences, are as many rows by chance alone, as one sample in one row
+        is; of those packed into the same number of rows each time no sample is left out. Return whether it is told:
+        nobody leaves out most samples.
         """
-        if not batch.size:
-            return
-        if rows == batch.size:
-            self._in_as_many.add(batch.loader)
-        elif rows > batch.size:
+        if not (batch.size and rows):
+            return True
+        if len(self._in_rows[batch.loader]) < 2:
+            self._in_rows[batch.loader].add(rows)
+        if rows > batch.size:
             self._in_more.add(batch.loader)
-        elif rows and batch.loader in self._in_as_many - self._in_more:
+        elif rows == batch.size > 1:
+            self._in_as_many.add(batch.loader)
+        elif len(self._in_rows[batch.loader]) > 1 and batch.loader in self._in_as_many - self._in_more:
+            if 2 * rows < batch.size:
+                return False
             batch.size = rows
+        return True
 
     def _taken_wrongly(self, storages: set[int]) -> list[Batch]:
         """Return the batches whose tensors these are and that an open forward took by their numbers; it loses them.

@@ -585,6 +585,29 @@ def test_rows_that_hold_several_samples_each_count_as_those_drawn() -> None:
     assert rows_of_batches(32, 35, 29, sizes=(32,)) == [32] * 3, "time first"
 
 
+@pytest.mark.parametrize(
+    ("batches", "drawn", "reconciled"),
+    [
+        ([(1, 1), (8, 1), (5, 1)], [1, 8, 5], True),  # packed into one row, and the last of an epoch is of one sample
+        ([(4, 4), (9, 4), (6, 4)], [4, 9, 6], True),  # packed into four rows
+        ([(4, 4), (9, 3), (9, 4)], [4, 9, 9], False),
+        ([(9, 9), (9, 5), (1, 1)], [9, 5, 1], True),  # some are left out
+    ],
+)
+def test_samples_that_are_packed_into_rows_are_not_taken_for_left_out_as_a_batch_is_of_as_many(
+    batches: list[tuple[int, int]], drawn: list[int], reconciled: bool
+) -> None:
+    tally = Tally()
+    counted = []
+    for place, (size, rows) in enumerate(batches):
+        tally.fetched(TRAIN, size, storages={place})
+        tally.trained(rows, storages={place})
+        tally.backward()
+        counted.append(tally.lap())
+    assert [step.samples_drawn for step in counted] == drawn
+    assert all(step.reconciled for step in counted) is reconciled
+
+
 def test_halves_that_enter_one_after_the_other_reconcile() -> None:
     tally = Tally()
     tally.fetched(TRAIN, 4)
