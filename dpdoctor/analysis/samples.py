@@ -73,7 +73,7 @@ def counting(
         return Counting(source=GIVEN, samples=lambda _: samples_per_step, check=check)
     if not any(step.samples_drawn for step in steps):
         return _by_rows(steps, _why_of(first))
-    if _takes_several_steps_to_a_batch(steps):
+    if _takes_several_steps_to_a_batch(steps, sum(len(w.ranks) for launch in launches for w in launch)):
         text = f"{_entered(steps)}; the script takes several steps on each batch: rows that entered count"
         return Counting(source=ENTERED, samples=_rows, check=Check(name=CHECK, ok=True, text=text))
     inputs = first.counters.inputs if first is not None and first.counters is not None else ()
@@ -112,12 +112,17 @@ def _by_rows(steps: Sequence[StepRecord], why: str) -> Counting:
     return Counting(source=ENTERED, samples=_rows, check=check, unknown=unknown)
 
 
-def _takes_several_steps_to_a_batch(steps: Sequence[StepRecord]) -> bool:
-    """Return whether steps without a fresh batch train on the rows of an older one: fewer, or as many, at a time."""
-    fresh = [step for step in steps if step.samples_drawn]
-    return len(fresh) < len(steps) and all(
-        step.samples_entered and step.samples_drawn % step.samples_entered == 0 for step in steps
-    )
+def _takes_several_steps_to_a_batch(steps: Sequence[StepRecord], num_parts: int) -> bool:
+    """Return whether steps without a fresh batch train on the rows of an older one: fewer, or as many, at a time.
+
+    Together on all of it: rows of several samples each are fewer, too. The steps are of so many parts, windows of a
+    rank, each of which may have left the rest of a batch to what follows.
+    """
+    fresh = [step.samples_drawn for step in steps if step.samples_drawn]
+    entered = sum(step.samples_entered for step in steps)
+    if len(fresh) == len(steps) or entered + num_parts * max(fresh) < sum(fresh):
+        return False
+    return all(step.samples_entered and step.samples_drawn % step.samples_entered == 0 for step in steps)
 
 
 def _why_unknown(steps: Sequence[StepRecord], why: str) -> str | None:

@@ -127,6 +127,11 @@ def test_several_steps_on_each_batch_count_the_rows_that_entered(rows: int) -> N
     assert "several steps on each batch" in text(found)
 
 
+def test_rows_of_several_samples_each_do_not_count_where_a_batch_has_several_steps() -> None:
+    packed = [taken(samples_entered=1), taken(samples_drawn=0, samples_entered=1)] * 6
+    assert count(*packed).unknown == UNCOUNTED.format("")
+
+
 def test_without_a_loader_there_is_nothing_to_compare_with() -> None:
     found = count(*[taken(samples_drawn=0)] * 4)
     assert (found.source, found.unknown, found.check.ok if found.check else True) == (ENTERED, None, None)
