@@ -30,8 +30,9 @@ MOST_VIEWS, MOST_AXES = 8, 8
 _INTEGERS = frozenset({torch.int64, torch.int32})
 # No dimension is the batch's: a sample is several rows, or rows are views of samples.
 _PARTS, _VIEWS = (None, True, 1), (None, True, 0)
-# A model, and how many dimensions a tensor has, and whether it is of floating point numbers.
-_Kind = tuple[int, int, bool]
+# A model, and how many dimensions a tensor has, whether the first two are alike, of which nothing is told then, and
+# whether it is of floating point numbers.
+_Kind = tuple[int, int, bool, bool]
 
 
 class BatchDims:
@@ -55,7 +56,7 @@ class BatchDims:
     def given(self, module: nn.Module, tensor: torch.Tensor, beside: Iterable[torch.Tensor] = ()) -> Given:
         """Return what is to be known of the tensor that a forward of the module begins with, and of those beside it."""
         shape = structure.shape(tensor)
-        key = (id(module), len(shape), tensor.is_floating_point())
+        key = (id(module), len(shape), len(set(shape[:2])) < len(shape[:2]), tensor.is_floating_point())
         is_mapped = structure.is_mapped(tensor)
         given = Given(self, key, shape, identity(tensor), is_nested=tensor.is_nested, is_mapped=is_mapped)
         if self.is_new(given) and not tensor.is_nested:

@@ -236,6 +236,18 @@ def test_each_kind_of_tensor_is_looked_at_once() -> None:
     assert dims.is_new(dims.given(Model(lambda _, x: x), TOKENS))
 
 
+def test_of_dimensions_that_are_alike_nothing_is_remembered_for_others() -> None:
+    dims, model = BatchDims(), Model(lambda m, x: m.lstm(m.embed(x)))
+    found = []
+    for time in (BATCH, TIME):
+        tokens = torch.ones(time, BATCH, dtype=torch.long)
+        given = dims.given(model, tokens)
+        with given.looking():
+            given.returned(model(tokens))
+        found.append(given.rows())
+    assert [rows.number for rows in found if rows is not None] == [BATCH, BATCH]
+
+
 torch.manual_seed(7)
 IMAGES = torch.rand(32, 3, 12, 12)
 ROWS = torch.randn(24, 5)
