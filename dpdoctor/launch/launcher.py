@@ -370,7 +370,7 @@ def _launch(task: WorkerTask, name: str, number: int, title: str, progress: Prog
         begin_ns=begin_ns,
         end_ns=time.monotonic_ns(),
         loader_setting=spec.recording.loader_setting,
-        files_refused=tuple(map(redact.text, watch.refusals(ranks))),
+        files_refused=watch.refusals(ranks),
         again=again,
         raised=_why_without(directory),
         **_changes(before, _folders(spec)),

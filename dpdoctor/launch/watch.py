@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor import heartbeat, rundir, units
+from dpdoctor import heartbeat, redact, rundir, units
 from dpdoctor.errors import RunDirectoryError
 from dpdoctor.heartbeat import Beat
 from dpdoctor.launch.processes import RankProcess
@@ -55,6 +55,8 @@ PREPARING = 1.5
 # Lines that torch's profiler prints on every machine; they explain no failure.
 _NOISE = re.compile(rb"^(USDT:|ERROR:.*DeviceProperties\.cpp|.*\bCPUAllocator\.cpp:\d+\] Memory block of unknown size)")
 MOST_REFUSALS = 5
+# What a line says around its refusal is enough: it may be all that a script logs of a step.
+AROUND = 150
 OUT_OF_MEMORY = "the kernel killed a process meanwhile, as memory ran out"
 _COUNTERS = Path("/proc/vmstat")
 _REFUSED = re.compile(r"(?i)permission denied|read-?only (?:file ?system|database)")
@@ -283,7 +285,7 @@ def num_oom_kills() -> int:
 
 
 def refusals(ranks: Sequence[RankProcess]) -> tuple[str, ...]:
-    """Return what was printed, by whatever ranks started, of a file that the kernel refused them for us."""
+    """Return what was printed, by whatever ranks started, of a file that the kernel refused them for us, redacted."""
     walled = [rank for rank in ranks if (record := record_of(rank)) and record.protected_by == "landlock"]
     said = [
         line for rank in walled for name in (rundir.STDOUT, rundir.STDERR) for line in _refused(rank.directory / name)
@@ -292,7 +294,16 @@ def refusals(ranks: Sequence[RankProcess]) -> tuple[str, ...]:
 
 
 def _refused(path: Path) -> list[str]:
-    return [line for line in tail(path, TAIL_BYTES) if _REFUSED.search(line)]
+    # Of a secret that is cut through nobody knows any more that it is one.
+    lines = map(redact.text, tail(path, TAIL_BYTES))
+    return [_around(line, found) for line in lines if (found := _REFUSED.search(line))]
+
+
+def _around(line: str, found: re.Match[str]) -> str:
+    """Return what is found in a line, with so much of the line on both sides."""
+    begin, end = max(0, found.start() - AROUND), found.end() + AROUND
+    cut = "\N{HORIZONTAL ELLIPSIS}"
+    return f"{cut if begin else ''}{line[begin:end]}{cut if end < len(line) else ''}"
 
 
 def tail(path: Path, num_lines: int = TAIL_LINES) -> tuple[str, ...]:

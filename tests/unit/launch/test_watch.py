@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Beat, Heartbeat
@@ -176,6 +177,24 @@ def test_a_rank_that_printed_no_error_is_told_by_what_it_printed(ended: Ended) -
     rank = ended("print('needs 2 GPUs, found 0')")
     told(rank, "failed", "the script ended without a training step", "returned")
     assert watch.outcome_of([rank]).stderr_tail == ("needs 2 GPUs, found 0",)
+
+
+def test_of_a_line_that_tells_of_a_refusal_what_stands_around_it_is_told(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "AROUND", 14)
+    printed = "x" * 90 + " hf_abcdefghijklmnopqrstuvwxyzABCDEFGH m.csv: Permission denied " + "y" * 90
+    rank = ended("exit 0")
+    told(rank, "ok")
+    record = watch.record_of(rank)
+    assert record is not None
+    rundir.write_json(rank.directory / rundir.RANK, replace(record, protected_by="landlock"))
+    (rank.directory / rundir.STDOUT).write_text(f"{printed}\nshort: permission denied\n")
+    (long, short) = watch.refusals([rank])
+    assert short == "short: permission denied"
+    assert long.endswith(" m.csv: Permission denied yyyyyyyyyyyyy\N{HORIZONTAL ELLIPSIS}")
+    assert long.startswith("\N{HORIZONTAL ELLIPSIS}")
+    assert "DEFGH" not in long, "a half of a secret is one, too"
 
 
 def test_a_rank_that_dpdoctor_refused_has_its_reason_and_no_unrelated_lines(ended: Ended) -> None:
