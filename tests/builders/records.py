@@ -99,7 +99,8 @@ def ahead(*windows_ms: tuple[float, float | None], num_steps: int = 10, **fields
 def launch(*ranks: Rank, mode: str = "single", number: int = 1, status: str = "ok", **fields: Any) -> LaunchFacts:
     """Return a launch of 10 s; more fields of its LaunchRecord by keyword."""
     fields = {"begin_ns": 0, "end_ns": 10_000 * MS, **fields}
-    return LaunchFacts(record=LaunchRecord(mode=mode, launch=number, status=status, **fields), ranks=ranks, samples=())
+    record = LaunchRecord(mode=mode, launch=number, status=status, **fields)
+    return LaunchFacts.of(Launch(record=record, ranks=ranks, samples=()))
 
 
 def run(modes: dict[str, Sequence[Launch]], world_sizes: dict[str, int] | None = None, **spec: Any) -> Run:

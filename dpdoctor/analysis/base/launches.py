@@ -271,15 +271,33 @@ def _samples(step: StepRecord) -> int:
     return step.samples_drawn or step.samples_entered
 
 
+def _with_edges_of_all(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Return ranks of which each has the edges of all: where one evaluates alone, the others wait for it."""
+    own = [{step.step for step in rank.steps if step.epoch_edge} for rank in ranks]
+    of_all = set().union(*own)
+    return tuple(
+        rank if edges == of_all else replace(rank, steps=_with_edges(rank.steps, of_all - edges))
+        for rank, edges in zip(ranks, own, strict=True)
+    )
+
+
+def _with_edges(steps: Sequence[StepRecord], edges: Set[int]) -> tuple[StepRecord, ...]:
+    return tuple(replace(step, epoch_edge=True) if step.step in edges else step for step in steps)
+
+
 class LaunchFacts(Launch, frozen=True, dict=True):
-    """A launch of which each fact is found once, when it is first asked for."""
+    """A launch of which each fact is found once, when it is first asked for.
+
+    A step that is an edge on one rank is one on all.
+    """
 
     @classmethod
     def of(cls, launch: Launch) -> LaunchFacts:
         """Return the launch with its facts; the same object where it has them already."""
         if isinstance(launch, LaunchFacts):
             return launch
-        return cls(record=launch.record, ranks=launch.ranks, samples=launch.samples, traced=launch.traced)
+        ranks = _with_edges_of_all(launch.ranks)
+        return cls(record=launch.record, ranks=ranks, samples=launch.samples, traced=launch.traced)
 
     @cached_property
     def on_gpu(self) -> bool:

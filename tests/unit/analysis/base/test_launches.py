@@ -41,6 +41,29 @@ def test_whether_edges_are_usual_is_one_answer_for_all_ranks() -> None:
     assert [len(of_rank.steady) for of_rank in found.ranks] == [1, 3]
 
 
+def test_a_step_in_which_one_rank_evaluates_is_an_edge_of_those_that_wait_for_it() -> None:
+    def of_rank(index: int, *, evaluates: bool) -> Rank:
+        steps = [
+            step(300 if number == 3 else 100, step=number, epoch_edge=evaluates and number == 3)
+            for number in range(1, 5)
+        ]
+        return rank(steps, [window(600)], index=index, world_size=2)
+
+    found = launch(of_rank(0, evaluates=True), of_rank(1, evaluates=False))
+    (measured,) = found.windows()
+    assert measured.step() == (pytest.approx(0.3), 3)
+    assert measured.throughput(drawn) == pytest.approx((2 * 3 * 32, 0.3))
+    assert [[one.step for one in of.steps if one.epoch_edge] for of in found.ranks] == [[3], [3]]
+
+    every = launch(
+        *(
+            rank([step(100, step=n, epoch_edge=not i) for n in (1, 2)], [window(200)], index=i, world_size=2)
+            for i in (0, 1)
+        )
+    )
+    assert [len(of.steady) for of in every.windows()[0].ranks] == [2, 2], "one rank logs by itself in each step"
+
+
 def test_device_work_after_the_last_host_step_counts() -> None:
     # The host was done after 400 ms; the device, and so the window, after 500 ms.
     (found,) = launch(rank([step(100)] * 4, [window(500)])).windows()
