@@ -38,6 +38,9 @@ class Evaluations:
     A module in eval mode whose forward has gradients evaluates, too, in a script that forgot `no_grad`, unless it calls
     backward before it fetches the next batch: then it trains.
 
+    Once the script has trained, reading a loader to its end without gradients is an evaluation, too, though no forward
+    is seen: of what a wrapper holds, as DDP's `model.module`, or of an average of the weights.
+
     Attributes:
         doubt_ns: since when it is not known whether a forward with gradients trains or evaluates; None: it is.
     """
@@ -46,11 +49,12 @@ class Evaluations:
         self._clock = clock
         self._ended = ended
         self._source: int | None = None
-        self._reads_aside = False
+        self._reads_aside = self._has_trained = False
         self._forget()
 
     def _forget(self) -> None:
         self._iterated_ns: int | None = None
+        self._read_ns: int | None = None
         self._begin_ns: int | None = None
         self._left_ns: int | None = None
         self.doubt_ns: int | None = None
@@ -84,6 +88,8 @@ class Evaluations:
     def ran_out(self, iterator: int = 0) -> None:
         """The script asked an iterator that had no batch left."""
         self._reads |= self._begin_ns is not None and iterator == self._source
+        if self._has_trained and self._iterated_ns is not None and not torch.is_grad_enabled():
+            self._read_ns = self._clock()
 
     def leaves(self) -> None:
         """What begins now is no part of an evaluation, unless another of its forwards follows."""
@@ -117,8 +123,10 @@ class Evaluations:
                 self._ended(EVALUATION if self._reads else INFERENCE, self._begin_ns, end_ns)
             self._forget()
         elif self._iterated_ns is not None:
+            if self._read_ns is not None:
+                self._ended(EVALUATION, self._iterated_ns, self._read_ns)
             self._forget()
-        self._source, self._reads_aside = None, False
+        self._source, self._reads_aside, self._has_trained = None, False, True
 
 
 class Checkpoints:

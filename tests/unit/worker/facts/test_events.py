@@ -177,6 +177,26 @@ def test_a_loader_that_is_looked_through_without_the_model_is_none(script: Scrip
     assert script.passes == []
 
 
+@pytest.mark.parametrize("has_trained", [True, False])
+def test_one_that_is_read_to_its_end_is_for_a_model_that_is_not_seen_unless_nothing_has_trained(
+    has_trained: bool,
+) -> None:
+    script = Script()
+    if has_trained:
+        script.train()
+    with torch.no_grad():
+        begin = script.iterate()
+        for _ in range(3):
+            script.fetch()
+            script.clock.tick(100)
+        end = script.run_out()
+    script.clock.tick(7)
+    script.train()
+    assert script.passes == ([(begin, end)] if has_trained else [])
+    script.train()
+    assert len(script.passes) == has_trained
+
+
 def test_without_any_loader_nobody_knows_what_forwards_without_gradients_are_for() -> None:
     # A rollout, of which the last forward is followed by steps of the environment and the computing of advantages.
     script, found = Script(), []
