@@ -194,10 +194,11 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, indented(value))
 
 
-def redact_log(path: Path) -> None:
+def redact_log(path: Path, *, whole: bool = False) -> None:
     """Replace secrets in what a process has printed; nothing writes to the file any more.
 
-    Of a log of more than twice MOST_LOG_BYTES only so much of its beginning and of its end is kept, in whole lines.
+    Of a log of more than twice MOST_LOG_BYTES only so much of its beginning and of its end is kept, in whole lines,
+    unless it is to stay `whole`.
 
     Raises:
         OutputError: it cannot be written.
@@ -205,12 +206,42 @@ def redact_log(path: Path) -> None:
     try:
         with path.open("rb") as file:
             num_bytes = os.fstat(file.fileno()).st_size
+            if whole and num_bytes > 2 * MOST_LOG_BYTES:
+                _redact_in_pieces(path, file)
+                return
             data = file.read(2 * MOST_LOG_BYTES) if num_bytes <= 2 * MOST_LOG_BYTES else _ends(file, num_bytes)
     except OSError:
         return
     shown = redact.lines(data)
     if shown != data or len(data) < num_bytes:
         write_whole(path, shown)
+
+
+def _redact_in_pieces(path: Path, log: BinaryIO) -> None:
+    """Replace secrets in a log of any length, of which some whole lines, or states of a bar, are held at once."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    rest, has_changed = b"", False
+    try:
+        with temporary.open("wb") as file:
+            while read := log.read(MOST_LOG_BYTES):
+                piece = rest + read
+                end = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+                has_changed |= _redact_to(file, piece[:end])
+                rest = piece[end:]
+            has_changed |= _redact_to(file, rest)
+        if has_changed:
+            temporary.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _redact_to(file: BinaryIO, data: bytes) -> bool:
+    """Write without secrets what a process has printed; return whether it had any."""
+    shown = redact.lines(data)
+    file.write(shown)
+    return shown != data
 
 
 def _ends(log: BinaryIO, num_bytes: int) -> bytes:

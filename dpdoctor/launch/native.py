@@ -202,7 +202,7 @@ class Command:
 
     def leave(self) -> None:
         """Leave the directory of the launch tidy, and let the keeper go."""
-        tidy(self._directory)
+        tidy(self._directory, keeps_logs=not isinstance(self._process, KeptProcess))
         if isinstance(self._process, KeptProcess):
             self._process.leave()
 

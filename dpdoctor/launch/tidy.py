@@ -18,8 +18,11 @@ from dpdoctor.errors import OutputError
 from dpdoctor.spec import TASK_VARIABLE, WorkerTask
 
 
-def tidy(directory: Path) -> None:
-    """Remove what was needed only while ranks ran, and replace secrets in what they printed."""
+def tidy(directory: Path, *, keeps_logs: bool = False) -> None:
+    """Remove what was needed only while ranks ran, and replace secrets in what they printed.
+
+    `keeps_logs`: of long logs all is kept, as it is somebody's own job that printed them.
+    """
     (directory / rundir.RENDEZVOUS).unlink(missing_ok=True)
     for place in (directory, *directory.glob("rank*"), *directory.glob(f"{rundir.WORLDS}/*/rank*")):
         for scratch in (rundir.OVERLAY, rundir.COPIES):
@@ -27,7 +30,7 @@ def tidy(directory: Path) -> None:
         for log in (place / name for name in (rundir.STDOUT, rundir.STDERR, rundir.STACKS)):
             if log.exists():
                 with contextlib.suppress(OutputError):  # the disk is full, say, and a run is more than its logs
-                    rundir.redact_log(log)
+                    rundir.redact_log(log, whole=keeps_logs)
 
 
 if __name__ == "__main__":

@@ -259,6 +259,23 @@ def test_of_a_log_that_was_printed_for_ever_the_ends_are_kept_in_whole_lines(tmp
     assert int(re.search(rb"\d+", left_out)[0]) == sum(map(len, gone))
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_of_a_log_that_is_to_stay_whole_all_is_kept_but_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr(rundir, "MOST_LOG_BYTES", 1_000)
+    log = tmp_path / "stdout.log"
+    printed = b"a line of https://me:hidden@host/" + end
+    number = 5 * rundir.MOST_LOG_BYTES // len(printed)
+    log.write_bytes(number * printed)
+    rundir.redact_log(log, whole=True)
+    assert log.read_bytes() == number * printed.replace(b"me:hidden", b"<redacted>")
+    plain = log.stat()
+    rundir.redact_log(log, whole=True)
+    assert (log.stat().st_ino, log.stat().st_mtime_ns) == (plain.st_ino, plain.st_mtime_ns), "nothing was to be done"
+    assert list(tmp_path.iterdir()) == [log]
+
+
 def test_of_a_log_that_is_one_endless_line_nothing_half_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "stdout.log"
     log.write_bytes(b"\rprogress of https://me:hidden@host/" * (rundir.MOST_LOG_BYTES // 10))

@@ -422,6 +422,19 @@ def test_a_job_that_fails_once_enough_was_recorded_keeps_that_and_says_so(
     assert (outcome.status, outcome.reason) == ("ok", native.WENT_ON.format(how) if how else None)
 
 
+def test_all_that_a_job_printed_is_kept_which_goes_on(
+    job: Callable[[str], WorkerTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rundir, "MOST_LOG_BYTES", 100)
+    started = job("for number in range(100): print('line', number)")
+    Path(started.directory).mkdir()
+    command = native.Command(started)
+    until(lambda: command.exit_code() is not None)
+    command.leave()
+    printed = (Path(started.directory) / rundir.STDOUT).read_text()
+    assert printed.splitlines() == [f"line {number}" for number in range(100)]
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[native.Command]:
     """Give a command that starts no rank by itself, in this directory."""
