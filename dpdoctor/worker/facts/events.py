@@ -38,8 +38,9 @@ class Evaluations:
     A module in eval mode whose forward has gradients evaluates, too, in a script that forgot `no_grad`, unless it calls
     backward before it fetches the next batch: then it trains.
 
-    Once the script has trained, reading a loader to its end without gradients is an evaluation, too, though no forward
-    is seen: of what a wrapper holds, as DDP's `model.module`, or of an average of the weights.
+    Once the script has trained, asking a loader for one batch after the other without gradients is an evaluation, too,
+    though no forward is seen: of what a wrapper holds, as DDP's `model.module`, or of an average of the weights. It
+    lasts until the last that was asked for.
 
     Attributes:
         doubt_ns: since when it is not known whether a forward with gradients trains or evaluates; None: it is.
@@ -58,7 +59,7 @@ class Evaluations:
         self._begin_ns: int | None = None
         self._left_ns: int | None = None
         self.doubt_ns: int | None = None
-        self._asked = self._reads = False
+        self._asked = self._reads = self._asks_again = False
 
     @property
     def is_on(self) -> bool:
@@ -79,17 +80,22 @@ class Evaluations:
         self._reads_aside = not torch.is_grad_enabled()
         if self._begin_ns is None:
             self._source = iterator
+            self._reads_unseen()
         if self._begin_ns is not None or self._iterated_ns is not None:
             self._asked |= iterator == self._source
             self._reads |= not torch.is_grad_enabled()
             self.doubt_ns = None
             self.leaves()
 
+    def _reads_unseen(self) -> None:
+        """Note where a loader is asked for another batch without gradients, and no forward was seen."""
+        if self._has_trained and self._iterated_ns is not None and not torch.is_grad_enabled():
+            self._read_ns = self._clock() if self._asks_again else None
+            self._asks_again = True
+
     def ran_out(self, iterator: int = 0) -> None:
         """The script asked an iterator that had no batch left."""
         self._reads |= self._begin_ns is not None and iterator == self._source
-        if self._has_trained and self._iterated_ns is not None and not torch.is_grad_enabled():
-            self._read_ns = self._clock()
 
     def leaves(self) -> None:
         """What begins now is no part of an evaluation, unless another of its forwards follows."""

@@ -177,9 +177,10 @@ def test_a_loader_that_is_looked_through_without_the_model_is_none(script: Scrip
     assert script.passes == []
 
 
+@pytest.mark.parametrize("to_its_end", [True, False])
 @pytest.mark.parametrize("has_trained", [True, False])
-def test_one_that_is_read_to_its_end_is_for_a_model_that_is_not_seen_unless_nothing_has_trained(
-    has_trained: bool,
+def test_one_batch_after_the_other_is_for_a_model_that_is_not_seen_unless_nothing_has_trained(
+    has_trained: bool, to_its_end: bool
 ) -> None:
     script = Script()
     if has_trained:
@@ -187,9 +188,9 @@ def test_one_that_is_read_to_its_end_is_for_a_model_that_is_not_seen_unless_noth
     with torch.no_grad():
         begin = script.iterate()
         for _ in range(3):
-            script.fetch()
+            end = script.fetch()
             script.clock.tick(100)
-        end = script.run_out()
+        end = script.run_out() if to_its_end else end
     script.clock.tick(7)
     script.train()
     assert script.passes == ([(begin, end)] if has_trained else [])
