@@ -39,8 +39,7 @@ class Evaluations:
     backward before it fetches the next batch: then it trains.
 
     Once the script has trained, asking a loader for one batch after the other without gradients is an evaluation, too,
-    though no forward is seen: of what a wrapper holds, as DDP's `model.module`, or of an average of the weights. It
-    lasts until the last that was asked for.
+    though no forward is seen: of what a wrapper holds, as DDP's `model.module`, or of an average of the weights.
 
     Attributes:
         doubt_ns: since when it is not known whether a forward with gradients trains or evaluates; None: it is.
@@ -55,11 +54,10 @@ class Evaluations:
 
     def _forget(self) -> None:
         self._iterated_ns: int | None = None
-        self._read_ns: int | None = None
         self._begin_ns: int | None = None
         self._left_ns: int | None = None
         self.doubt_ns: int | None = None
-        self._asked = self._reads = self._asks_again = False
+        self._asked = self._reads = self._asks = self._asks_again = False
 
     @property
     def is_on(self) -> bool:
@@ -90,8 +88,7 @@ class Evaluations:
     def _reads_unseen(self) -> None:
         """Note where a loader is asked for another batch without gradients, and no forward was seen."""
         if self._has_trained and self._iterated_ns is not None and not torch.is_grad_enabled():
-            self._read_ns = self._clock() if self._asks_again else None
-            self._asks_again = True
+            self._asks, self._asks_again, self._left_ns = True, self._asks, None
 
     def ran_out(self, iterator: int = 0) -> None:
         """The script asked an iterator that had no batch left."""
@@ -99,7 +96,8 @@ class Evaluations:
 
     def leaves(self) -> None:
         """What begins now is no part of an evaluation, unless another of its forwards follows."""
-        if self._begin_ns is not None and self._left_ns is None and torch.is_grad_enabled():
+        is_open = self._begin_ns is not None or self._asks_again
+        if is_open and self._left_ns is None and torch.is_grad_enabled():
             self._left_ns = self._clock()
 
     def forward(self, *, with_gradients: bool = False) -> None:
@@ -129,8 +127,8 @@ class Evaluations:
                 self._ended(EVALUATION if self._reads else INFERENCE, self._begin_ns, end_ns)
             self._forget()
         elif self._iterated_ns is not None:
-            if self._read_ns is not None:
-                self._ended(EVALUATION, self._iterated_ns, self._read_ns)
+            if self._asks_again:
+                self._ended(EVALUATION, self._iterated_ns, self._left_ns or self._clock())
             self._forget()
         self._source, self._reads_aside, self._has_trained = None, False, True
 
