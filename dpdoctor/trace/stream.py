@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Semaphore, Thread
 from typing import BinaryIO
 
 from dpdoctor import units
@@ -13,6 +16,7 @@ from dpdoctor.errors import TraceError
 MAX_BYTES = 2 << 30
 CHUNK_BYTES = 1 << 18
 _COMPRESSED_BYTES = 1 << 16  # what a decompressor leaves of it is copied
+MOST_AHEAD = 8  # chunks
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = zlib.MAX_WBITS | 16
 
@@ -43,9 +47,10 @@ class Stream:
             with self.path.open("rb") as file:
                 is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
                 file.seek(0)
-                for chunk in self._decompressed(file) if is_gzip else iter(lambda: file.read(CHUNK_BYTES), b""):
-                    self._count(chunk)
-                    yield chunk
+                with closing(_ahead(self._decompressed(file)) if is_gzip else _plain(file)) as chunks:
+                    for chunk in chunks:
+                        self._count(chunk)
+                        yield chunk
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
@@ -74,3 +79,36 @@ class Stream:
                     member, is_begun = zlib.decompressobj(_GZIP), False
         if is_begun:
             self.damage = "the gzip data are cut short"
+
+
+def _plain(file: BinaryIO) -> Generator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _ahead(chunks: Iterator[bytes]) -> Generator[bytes]:
+    """Yield the chunks, which a thread fetches some ahead of time: zlib works without the interpreter's lock."""
+    fetched: SimpleQueue[bytes | Exception] = SimpleQueue()
+    room = Semaphore(MOST_AHEAD)
+    is_over = False
+
+    def fetch() -> None:
+        try:
+            while room.acquire() and not is_over and (chunk := next(chunks, b"")):
+                fetched.put(chunk)
+            fetched.put(b"")
+        except Exception as error:  # noqa: BLE001 - raised where the chunk is asked for
+            fetched.put(error)
+
+    thread = Thread(target=fetch, daemon=True)
+    thread.start()
+    try:
+        while chunk := fetched.get():
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+            room.release()
+    finally:
+        is_over = True
+        room.release()
+        thread.join()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import random
+import threading
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from dpdoctor.errors import TraceError
-from dpdoctor.trace.stream import CHUNK_BYTES, Stream
+from dpdoctor.trace.stream import CHUNK_BYTES, MOST_AHEAD, Stream
 from tests.builders.documents import complete, document, event_names, members, read_bytes
 
 NOISE = random.Random(1).randbytes(300_000)  # does not compress: the members are as long as their content
@@ -39,6 +42,24 @@ def test_chunks_stay_small_however_well_a_file_compresses(tmp_path: Path) -> Non
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(bytes(20 << 20)))
     assert max(map(len, Stream(path))) <= CHUNK_BYTES
+
+
+def test_few_chunks_are_decompressed_ahead_and_none_once_nobody_asks(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(bytes(20 << 20)))
+    before = threading.active_count()
+    chunks = iter(Stream(path))
+    tracemalloc.start()
+    first = next(chunks)
+    deadline = time.monotonic() + 10
+    while (held := tracemalloc.get_traced_memory()[0]) < MOST_AHEAD * CHUNK_BYTES and time.monotonic() < deadline:
+        time.sleep(0.01)
+    tracemalloc.stop()
+    assert MOST_AHEAD * CHUNK_BYTES <= held <= (MOST_AHEAD + 2) * CHUNK_BYTES
+    assert threading.active_count() == before + 1
+    del chunks
+    assert threading.active_count() == before
+    assert len(first) == CHUNK_BYTES
 
 
 @pytest.mark.parametrize("num", [1, 3])
