@@ -24,7 +24,7 @@ from tests.commands import GROUP, SERVERS_VARIABLE
 
 # Where the last result of each slow test is kept, for all to see; a run of .ci/run takes one slice of them.
 LAST_RESULTS = Path(__file__).parent / "slow_results.json"
-SLICES = 20
+SLICES = 40
 # A file with tests that run alone says so: of any other, which takes its time to be imported, they are not asked for.
 RUN_ALONE = re.compile(r"\bmark\.(measured|slow)\b")
 OF_GPU = Path(__file__).resolve().parent / "gpu"

@@ -58,7 +58,11 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     [
         ([], "torch.multiprocessing.spawn at"),
         (["as_processes"], "torch.distributed.init_process_group, as one of 2 ranks, at"),
-        (["as_processes", "anew"], "torch.distributed.init_process_group, as one of 2 ranks, at"),
+        pytest.param(
+            ["as_processes", "anew"],
+            "torch.distributed.init_process_group, as one of 2 ranks, at",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path, how, said):

@@ -439,6 +439,7 @@ def test_a_script_that_profiles_itself_is_kept_from_it(profile, how):
             assert printed[:2] == ["traces 1", "traces 2"]
 
 
+@pytest.mark.slow
 def test_a_script_that_profiles_itself_is_kept_from_it_bare_as_well(profile):
     options = [option for option in SINGLE if option != "--no-control"]
     done = profile("wild_own_profiler.py", *options, args=["scheduled", "0"], control=True)

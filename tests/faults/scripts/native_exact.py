@@ -42,7 +42,8 @@ def train(way):
     layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1))
     data = TensorDataset(torch.linspace(0, 1, 1280).reshape(160, 8), torch.linspace(-1, 1, 160).reshape(160, 1))
     sampling = {"batch_sampler": AtOnce()} if way == "hand" else {"batch_size": 8, "shuffle": True}
-    loader = DataLoader(data, **sampling, num_workers=1)
+    # The workers of ranks that are spawned are spawned, too, which takes its time.
+    loader = DataLoader(data, **sampling, num_workers=1, persistent_workers=way == "hand")
     model = DistributedDataParallel(layers) if way == "ddp" else layers
     if way == "fsdp2":
         fully_shard(layers)
