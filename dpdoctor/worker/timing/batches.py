@@ -141,7 +141,7 @@ class Pending:
     Attributes:
         num_known: batches that were taken by their tensors.
         num_taken: all that were taken.
-        passed: batches by loader that the script fetched, but trained on later ones instead.
+        passed: batches by loader that the script fetched for training, but passed over.
         num_unsure: forward passes for which several batches were there and none fitted; they took all.
     """
 
@@ -267,7 +267,9 @@ class Pending:
     def _shorten(self, loader: int) -> None:
         queue = self._queues[loader]
         while len(queue) > MOST_AHEAD:
-            self._forget(queue.popleft())
+            batch = queue.popleft()
+            self._forget(batch)
+            self.passed[loader] += batch.for_training
 
     def _forget(self, batch: Batch) -> None:
         held = [storage for storage in batch.storages if self._holders.get(storage) is batch]

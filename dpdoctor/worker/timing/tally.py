@@ -613,6 +613,7 @@ class Tally:
         self._unentered = 0 if self._all_rows else self._unentered + 1
         self._note_views()
         self._note_aside()
+        self._pending.step_ended()
         self._note_feeding()
         counted = Counted(
             samples_drawn=self._drawn,
@@ -637,7 +638,6 @@ class Tally:
         self._least_passes = None
         self._begin_pass()
         self._let_go()
-        self._pending.step_ended()
         return counted
 
     def _note_views(self) -> None:
@@ -656,8 +656,12 @@ class Tally:
     def _note_feeding(self) -> None:
         if not self._is_interrupted:
             self._steps += 1
+            # A loader that trains nothing is none that feeds, whatever the script passes over of it.
+            feeds = self._fed.keys() | self._first_fed.keys()
             for fed in (self._fed, self._pending.passed):
                 for loader, batches in fed.items():
+                    if loader not in feeds:
+                        continue
                     if self._first_fed.setdefault(loader, self._steps) != self._steps:
                         self._fed_since[loader] += batches
                     silence = self._steps - self._last_fed.get(loader, self._steps)

@@ -223,6 +223,32 @@ def test_the_main_loader_fed_most() -> None:
     assert tally.main_loader() == (TRAIN, 2)
 
 
+@pytest.mark.parametrize("tally", [Tally(), SteadyTally()], ids=lambda tally: type(tally).__name__)
+def test_batches_that_are_passed_over_make_an_epoch_shorter(tally: Tally) -> None:
+    # Completions of one batch of prompts are trained on in two parts; the second batch that is fetched is of no use.
+    for _ in range(20):
+        for _ in range(2):
+            tally.fetched(TRAIN, 16)
+        for _ in range(2):
+            trained(tally, 8)
+        tally.lap()
+    main = tally.main_loader()
+    assert main is not None
+    assert main[0] == TRAIN
+    assert main[1] == pytest.approx(2, abs=0.2)
+
+
+def test_a_loader_that_is_passed_over_altogether_does_not_feed() -> None:
+    tally = Tally()
+    for number in range(10):
+        for place in range(3):
+            tally.fetched(OTHER, 4, storages={100 + 3 * number + place})
+        tally.fetched(TRAIN, 4, storages={1 + number})
+        step_on(tally, 1 + number)
+    assert tally.loaders() == {TRAIN}
+    assert tally.main_loader() == (TRAIN, 1)
+
+
 def test_a_loader_of_one_batch_that_all_steps_train_on_feeds_no_two_steps() -> None:
     tally = Tally()
     tally.fetched(TRAIN, 4, storages={1})
