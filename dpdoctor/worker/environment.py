@@ -64,6 +64,8 @@ _HIDDEN = (
 _HIDDEN_PREFIXES = ("TORCHELASTIC_", TASK_VARIABLE)
 # The modules whose functions read os.environ for who calls them.
 _OF_ENVIRONMENT = ("os", "collections.abc")
+# Packages that ask in order to merge metrics over ranks, and draw no samples.
+_OF_METRICS = frozenset({"torchmetrics", "torcheval"})
 _ROWS, _COLUMNS = 24, 80
 _STDIN = 0
 _WANDB_MODE, _WANDB_DIR = "WANDB_MODE", "WANDB_DIR"
@@ -108,6 +110,8 @@ class Asked:
     def note(self, asking: FrameType) -> None:
         """Note who asks; the script's own line says more than a library, of which many ask in order to log."""
         is_own = lines.is_users(asking.f_code.co_filename)
+        if not is_own and _package(asking) in _OF_METRICS:
+            return
         weight = "2" if is_own else "1"
         if weight > self._told.get()[:1]:
             at = lines.caller()

@@ -79,10 +79,10 @@ def test_a_loader_worker_finds_no_process_group_either(num_workers: int) -> None
     assert list(DataLoader(Asks(), batch_size=None, num_workers=num_workers)) == [False]
 
 
-def of_library(code: str) -> Callable[[], object]:
+def of_library(code: str, package: str = "logs") -> Callable[[], object]:
     """Return a function of a library that runs this code."""
-    found: dict[str, Any] = {"__name__": "logs.ranks", "os": os, "dist": dist}
-    exec(compile(f"def ask():\n    return {code}", "/x/site-packages/logs/ranks.py", "exec"), found)
+    found: dict[str, Any] = {"__name__": f"{package}.ranks", "os": os, "dist": dist}
+    exec(compile(f"def ask():\n    return {code}", f"/x/site-packages/{package}/ranks.py", "exec"), found)
     return cast("Callable[[], object]", found["ask"])
 
 
@@ -110,6 +110,11 @@ def test_the_line_that_asks_for_the_rank_is_known_and_stands_before_a_library(
     assert grouped.by() == f"{__file__}:{ask.__code__.co_firstlineno}"
     of_library("dist.is_initialized()")()
     assert grouped.by() == f"{__file__}:{ask.__code__.co_firstlineno}"
+
+
+def test_a_library_that_merges_metrics_over_ranks_draws_no_samples(grouped: environment.Asked) -> None:
+    of_library("dist.is_initialized()", "torchmetrics")()
+    assert grouped.by() == ""
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
