@@ -176,9 +176,10 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     """Return factor * numerator / denominator, for independent parts.
 
     Half widths stand for the standard errors in Fieller's theorem, so the interval keeps the coverage of its parts;
-    each bound of a positive ratio takes those of its own side (MOVER-R: Donner and Zou, Statistical Methods in Medical
-    Research 21, 2012). There is none where a part has none or the denominator's interval reaches zero. A factor, unit
-    "x", is of two positive figures: one whose interval reaches zero is unknown.
+    each bound takes those of its own side (MOVER-R: Donner and Zou, Statistical Methods in Medical Research 21, 2012):
+    a large denominator makes a positive ratio small, and a negative one less so. There is none where a part has none or
+    the denominator's interval reaches zero. A factor, unit "x", is of two positive figures: one whose interval reaches
+    zero is unknown.
     """
     for part in (numerator, denominator):
         if part.value is None:
@@ -193,8 +194,11 @@ def ratio(numerator: Figure, denominator: Figure, unit: str, *, factor: float = 
     found = Figure(value=factor * a / b, n=n, unit=unit, scope=scope)
     if numerator.low is None or numerator.high is None or denominator.low is None or denominator.high is None:
         return found
-    low = _fieller(a, b, a - numerator.low, denominator.high - b, -1)
-    high = _fieller(a, b, numerator.high - a, b - denominator.low, 1)
+    above, below = denominator.high - b, b - denominator.low
+    if a / b < 0:
+        above, below = below, above
+    low = _fieller(a, b, a - numerator.low, above, -1)
+    high = _fieller(a, b, numerator.high - a, below, 1)
     if low is None or high is None:
         return found
     if unit == "x" and factor * low <= 0:

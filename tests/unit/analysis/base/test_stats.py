@@ -222,6 +222,14 @@ class TestRatio:
         assert found.low == stats.ratio(figure(5721, 509), figure(4397, 744), "x").low > 1
         assert found.high == stats.ratio(figure(5721, 1350), figure(4397, 134), "x").high
 
+    def test_a_loss_is_as_uncertain_as_the_same_gain(self) -> None:
+        step = Figure(value=10, low=9, high=14, n=5, unit="s")
+        gain, loss = (
+            stats.ratio(Figure(value=sign * 2, low=low, high=high, n=5, unit="s"), step, "ratio")
+            for sign, low, high in ((1, 1.5, 3), (-1, -3, -1.5))
+        )
+        assert (loss.low, loss.value, loss.high) == pytest.approx((-gain.high, -gain.value, -gain.low))
+
     @given(a=st.floats(1e-3, 1e3), above=st.floats(0, 1e3), b=st.floats(1e-3, 1e3), half=st.floats(0, 0.9))
     def test_what_was_cut_off_at_zero_stays_so(self, a: float, above: float, b: float, half: float) -> None:
         cut = Figure(value=a, low=0, high=a + above, n=2, unit="s")
