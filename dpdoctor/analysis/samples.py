@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.analysis.base.launches import Window
 from dpdoctor.analysis.base.summary import ModeSummary
-from dpdoctor.records import POINT_TO_POINT, Check, InputTensor, LaunchRecord, RankRecord, StepRecord
+from dpdoctor.records import POINT_TO_POINT, Check, InputTensor, LaunchRecord, Loader, RankRecord, StepRecord
 from dpdoctor.spec import BASELINE, ModeSpec
 
 CHECK = "samples"
@@ -77,7 +77,8 @@ def counting(
         text = f"{_entered(steps)}; the script takes several steps on each batch: rows that entered count"
         return Counting(source=ENTERED, samples=_rows, check=Check(name=CHECK, ok=True, text=text))
     inputs = first.counters.inputs if first is not None and first.counters is not None else ()
-    unknown = _why_unknown(steps, _why_of(first)) or _why_items_may_be_batches(steps, inputs)
+    loaders = first.conversion.loaders if first is not None else ()
+    unknown = _why_unknown(steps, _why_of(first)) or _why_items_may_be_batches(steps, inputs, loaders)
     num_windows = sum(map(len, launches))
     return Counting(
         source=DRAWN,
@@ -141,13 +142,21 @@ def _why_unknown(steps: Sequence[StepRecord], why: str) -> str | None:
     return told.format(which, _range([step.samples_entered for step in odd]), drawn)
 
 
-def _why_items_may_be_batches(steps: Sequence[StepRecord], inputs: Sequence[InputTensor]) -> str | None:
-    """Return why an index may be more than one sample: single ones, each of as many rows; texts are of many lengths."""
+def _why_items_may_be_batches(
+    steps: Sequence[StepRecord], inputs: Sequence[InputTensor], loaders: Sequence[Loader]
+) -> str | None:
+    """Return why an index may be more than one sample: single ones, each of as many rows; texts are of many lengths.
+
+    So may a number of a range, of however many rows: a batch begins there, say.
+    """
     if any(step.samples_drawn > step.micro_batches for step in steps) or any(map(_holds_one, inputs)):
         return None
+    most = (1 - MOST_ODD_SHARE) * len(steps)
     rows, number = Counter(step.samples_entered / step.samples_drawn for step in steps).most_common(1)[0]
-    if rows <= 1 or number < (1 - MOST_ODD_SHARE) * len(steps):
-        return None
+    if rows <= 1 or number < most:
+        has_more = sum(step.samples_entered > step.samples_drawn for step in steps) >= most
+        draws_numbers = bool(loaders) and all(loader.dataset == range.__name__ for loader in loaders)
+        return OF_A_RANGE if has_more and draws_numbers else None
     alike = [step for step in steps if step.samples_entered / step.samples_drawn == rows]
     drawn, entered = Counter((step.samples_drawn, step.samples_entered) for step in alike).most_common(1)[0][0]
     indices = f"{drawn} {'index' if drawn == 1 else 'indices'}"
@@ -215,6 +224,10 @@ ASKS_RANK = (
 ITEM_IS_BATCH = (
     "each step draws {0} of the loader, whose items enter the model as {1:,} rows: where an item is a batch, give "
     "--samples-per-step {1}; where it is one sample, --samples-per-step {2}"
+)
+OF_A_RANGE = (
+    "the loader draws single numbers of a range, and more rows than one enter the model for each: whether a collate "
+    "function makes a batch of one cannot be told; give --samples-per-step"
 )
 # Mean batches differ by this much where an epoch's last one is short.
 SAME_BATCH = 0.02

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.analysis.base.launches import RankWindow, Window
 from dpdoctor.analysis.samples import CHECK, DRAWN, ENTERED, GIVEN, NONE_COUNTED, UNCOUNTED, Counting, counting
-from dpdoctor.records import Conversion, InputTensor, StepRecord
+from dpdoctor.records import Conversion, InputTensor, Loader, StepRecord
 from dpdoctor.report.words import standing
 from tests.builders import records, specs
 from tests.builders.counted_modes import COUNTERS
@@ -32,11 +32,12 @@ def count(
     num_windows: int = 2,
     given: int | None = None,
     inputs: tuple[InputTensor, ...] = (),
+    loaders: tuple[Loader, ...] = (),
     uncounted: str = "",
 ) -> Counting:
     rank = RankWindow(window=records.window(100), counted=steps, steady=steps)
     says = records.rank(
-        [], [], counters=replace(COUNTERS, inputs=inputs), conversion=Conversion(uncounted=uncounted)
+        [], [], counters=replace(COUNTERS, inputs=inputs), conversion=Conversion(uncounted=uncounted, loaders=loaders)
     ).record
     return counting([[Window(ranks=(rank, rank))] * num_windows], given, says)
 
@@ -226,6 +227,19 @@ def test_an_item_of_as_many_rows_in_each_step_may_be_a_batch(rows: int, micro_ba
 def test_a_batch_of_one_is_one_however_many_rows_enter(shape: tuple[int, ...]) -> None:
     one = taken(samples_drawn=1, samples_entered=shape[0])
     assert count(*[one] * 8, inputs=(InputTensor(dtype="float32", shape=shape, num_bytes=4),)).unknown is None
+
+
+@pytest.mark.parametrize(("dataset", "is_known"), [("range", False), ("Texts", True)])
+def test_a_number_of_a_range_may_be_where_a_batch_begins(dataset: str, is_known: bool) -> None:
+    # As PyG's TemporalDataLoader has it: the model is called with the nodes of 200 events, of which some are alike.
+    steps = [taken(samples_drawn=1, samples_entered=rows) for rows in (387, 390, 377, 396)]
+    loader = Loader(
+        line="train.py:9", dataset=dataset, sampler="", batch_size=1, num_workers=0, num_batches=32, rule="per-device"
+    )
+    found = count(*steps, loaders=(loader,))
+    assert (found.unknown is None) == is_known
+    assert is_known or "single numbers of a range" in text(found)
+    assert count(*[STEP] * 8, loaders=(loader,)).unknown is None, "seeds of neighborhoods are samples"
 
 
 def test_texts_of_many_lengths_and_batches_of_several_are_samples() -> None:
