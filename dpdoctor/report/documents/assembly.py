@@ -61,8 +61,17 @@ def _part(section: Section[Subject], subject: Subject) -> tuple[Part, list[_Miss
         if blocks
     )
     said = [view.result(subject) for view, blocks, _ in built if blocks]
-    result = " \N{MIDDLE DOT} ".join(filter(None, said)) if shown else _why_empty(missing, section.why_empty)
+    result = " \N{MIDDLE DOT} ".join(_naming_once(said)) if shown else _why_empty(missing, section.why_empty)
     return Part(name=section.name, title=section.title, result=result, views=shown), missing
+
+
+def _naming_once(said: Iterable[str]) -> Iterator[str]:
+    """Yield what views say, without the mode where that before is of the same one."""
+    before = ""
+    for text in filter(None, said):
+        mode, colon, rest = text.partition(": ")
+        yield rest if colon and mode == before else text
+        before = mode
 
 
 def _why_empty(missing: Sequence[_Missing], in_general: str) -> str:

@@ -120,11 +120,11 @@ def _order(mode: TracedMode) -> Iterator[Paragraph]:
 def _source(mode: TracedMode, common: CommonSteps) -> Paragraph:
     """Return which figures are the trace's and which are not."""
     cost = mode.summary.profiler_overhead
-    slower = "" if cost.value is None else f" here to {figure_text(cost)} of the untraced step"
     left_out = f": {common.left_out}" if common.left_out else ""
+    taken = "" if cost.value is None else f" A traced step takes {figure_text(cost)} of an untraced one here."
+    slower = " The profiler slows such a step, the host's part most." if cost.value is None or cost.value > 1 else ""
     return Paragraph(
-        text=f"Shares are of traced steps{left_out}. The profiler slows them{slower}, the host's part most: take "
-        "durations from the measured windows."
+        text=f"Shares are of traced steps{left_out}.{taken}{slower} Take durations from the measured windows."
     )
 
 

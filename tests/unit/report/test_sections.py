@@ -27,7 +27,7 @@ from dpdoctor.report.blocks import (
     Table,
     View,
 )
-from dpdoctor.report.documents import comparison
+from dpdoctor.report.documents import assembly, comparison
 from dpdoctor.report.documents import run as run_document
 from dpdoctor.report.documents.run import of_run
 from dpdoctor.report.drawing import strips
@@ -59,6 +59,23 @@ class TestEverySectionOfEveryRun:
         for chart in every_chart(run()):
             assert chart.how_to_read.endswith(".")
             assert chart.alternative.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (("ddp: a", "ddp: b", "ddp: c"), "ddp: a \N{MIDDLE DOT} b \N{MIDDLE DOT} c"),
+        (("ddp: a", "", "fsdp: b"), "ddp: a \N{MIDDLE DOT} fsdp: b"),
+        (("a", "a", "ddp: b"), "a \N{MIDDLE DOT} a \N{MIDDLE DOT} ddp: b"),
+    ],
+)
+def test_beside_a_title_a_mode_is_named_once(said: Sequence[str], shown: str) -> None:
+    views = tuple(
+        View(name=str(number), title="", build=lambda _: [Paragraph(text="x")], result=lambda _, text=text: text)
+        for number, text in enumerate(said)
+    )
+    (part,) = assembly.parts([Section(name="all", title="All", views=views)], None)
+    assert part.result == shown
 
 
 def withheld(what: str, analysis: Analysis, mode: str) -> Absent:

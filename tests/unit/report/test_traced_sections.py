@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis import Analysis
+from dpdoctor.analysis import Analysis, Figure
 from dpdoctor.digest import Bucket, NamedTime, NotMeasured, SmallCalls
 from dpdoctor.report import page
 from dpdoctor.report.blocks import Absent, Callout, Cell, Limits, OfMode, Paragraph, Table
@@ -92,6 +92,27 @@ class TestTraces:
 
 
 class TestTimeBudget:
+    @pytest.mark.parametrize(
+        ("traced", "told"),
+        [
+            (
+                1.3,
+                ". A traced step takes 130% of an untraced one here. The profiler slows such a step, the host's part",
+            ),
+            (0.6, ". A traced step takes 60% of an untraced one here. Take durations"),
+            (None, ". The profiler slows such a step, the host's part most. Take durations"),
+        ],
+    )
+    def test_what_the_profiler_took_is_no_loss_where_traced_steps_were_shorter(
+        self, traced: float | None, told: str
+    ) -> None:
+        run = traced_runs.traced_profile()
+        mode = run.summary.modes["ddp"]
+        cost = Figure(value=traced, unit="ratio", n=1, reason=None if traced else "none was measured")
+        summary = replace(run.summary, modes={**run.summary.modes, "ddp": replace(mode, profiler_overhead=cost)})
+        (ddp,) = [block for block in build("breakdown", replace(run, summary=summary)) if isinstance(block, OfMode)][:1]
+        assert any(told in text.text for text in only(Paragraph, ddp.blocks))
+
     def test_the_bars_add_up_to_the_whole(self) -> None:
         chart = charts("breakdown", traced_runs.late_run())["The time of each device"]
         assert [trace["x"][0] for trace in chart.traces] == [46, 31, 4, 1, 18]
