@@ -18,10 +18,10 @@ ABLATION = "cached_batches"
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    claim, ablation = _claim(facts), facts.ablation(ABLATION)
-    if claim.value is None and ablation is None:
+    claim = _claim(facts)
+    if claim.value is None and facts.ablation(ABLATION) is None:
         return CannotTell(reason=claim.reason or "the wait for data is unknown")
-    weighed, begun = more_exact(weigh(claim, ablation), claim), facts.loader_restarts
+    weighed, begun = _weighed(facts, claim), facts.loader_restarts
     # Where edges are steady, what a step waits holds the beginnings, too.
     least = weighed.value * (COVERAGE if facts.mode.edges_are_steady else 1)
     if begun is not None and (begun.share.value or 0.0) >= max(SMALL, least):
@@ -40,6 +40,30 @@ def _claim(facts: ModeFacts) -> Figure:
     # Window by window, where that was compared with the ablation: the pace of the machine falls out.
     seen = next((check.observed for check in facts.mode.cross_checks if check.ablation == ABLATION), None)
     return seen if seen is not None and seen.value is not None else facts.share_of_step(facts.mode.phases["data_wait"])
+
+
+def _weighed(facts: ModeFacts, claim: Figure) -> Weighed:
+    """Return what the wait costs: no more than it takes, where nothing of the loader runs beside training."""
+    weighed = more_exact(weigh(claim, facts.ablation(ABLATION)), claim)
+    if _is_waited_for(facts) and _gains_more(weighed.cost, claim):
+        return replace(weighed, cost=claim)
+    return weighed
+
+
+def _is_waited_for(facts: ModeFacts) -> bool:
+    """Return whether the training thread waits for all that the loader does: no other process or thread of it runs."""
+    loader = facts.mode.loader
+    if loader is None or loader.num_workers or facts.on_gpu:
+        return False
+    fetch, wait = loader.fetch.value, loader.wait.value
+    return fetch is not None and wait is not None and fetch <= wait
+
+
+def _gains_more(gained: Figure, claim: Figure) -> bool:
+    """Return whether without the loader a step takes less than without the wait, too."""
+    if gained.value is None or claim.value is None:
+        return False
+    return gained.value > claim.value and not agree(gained, claim)
 
 
 def _starved(facts: ModeFacts, claim: Figure, weighed: Weighed) -> Finding:
@@ -118,6 +142,8 @@ def _ablated(facts: ModeFacts) -> Iterator[Figure]:
     """
     ablation = facts.ablation(ABLATION)
     if ablation is None or not above_zero(ablation.share):
+        return
+    if _is_waited_for(facts) and _gains_more(ablation.share, _claim(facts)):
         return
     share = ablation.share
     assert share.value is not None

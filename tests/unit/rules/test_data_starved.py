@@ -73,17 +73,19 @@ def reading(num_batches: int, of: Sequence[Rank], loader: LoaderSummary | None =
     return cases.case(phases_s={"data_wait": 0.0}, loader=loader or cases.loader(), of=of, conversion=conversion)
 
 
+FETCH = cases.figure(0.001, 0.0001)
 FIRES = {
     "by the clock": waiting(0.4),
     "by the ablation": waiting(0.4, 0.38),
     "only by the clock": waiting(0.4, 0.0),
-    "not by the clock, but the ablation": waiting(0.01, 0.2),
+    "not by the clock, but the ablation": waiting(0.01, 0.2, loader=with_workers()),
     "processes started anew": waiting(0.0, loader=with_workers(), of=beginning(4, 0.3)),
     "at the end of each epoch": waiting(0.0, loader=cases.loader(), of=beginning(16, 3.0, of_epoch=50)),
 }
 SILENT = {
     "a healthy one": waiting(0.02, 0.01),
     "no wait": waiting(0.0),
+    "a gain that no wait explains, where nothing runs beside": waiting(0.01, 0.5, loader=cases.loader(fetch=FETCH)),
     "short beginnings": waiting(0.0, loader=cases.loader(), of=beginning(4, 0.01)),
     "an epoch of unknown length": waiting(0.0, loader=cases.loader(), of=beginning(16, 3.0)),
     "an evaluation's own wait": waiting(0.0, loader=cases.loader(), of=beginning(4, 0.0, elsewhere_s=0.3)),
@@ -96,6 +98,25 @@ def test_the_ablations_share_is_the_cost() -> None:
     assert (found.status, found.cost.value, found.severity) == ("confirmed", 0.38, "critical")
     assert found.speedup.value == pytest.approx(1 / 0.62)
     assert RULE.check(FIRES["by the clock"]).status == "inferred"
+
+
+@pytest.mark.parametrize(
+    ("loader", "cost", "most"),
+    [
+        (cases.loader(), 0.2, 1 / 0.8),  # the training thread waits for all of it
+        (cases.loader(fetch=cases.figure(0.3, 0.001)), 0.5, 1 / 0.45),  # a thread of the script's fetches
+        (with_workers(), 0.5, 1 / 0.45),
+        (None, 0.5, 1 / 0.45),
+    ],
+)
+def test_what_is_gained_beside_the_wait_is_the_loaders_only_where_it_runs_beside_training(
+    loader: LoaderSummary | None, cost: float, most: float
+) -> None:
+    found = RULE.check(waiting(0.2, 0.5, loader=loader))
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(cost))
+    assert found.speedup is None or found.speedup.high <= most * 1.01
+    told = " ".join(found.evidence)
+    assert "a step takes 50.0 ms (50%) less" in told
 
 
 @pytest.mark.parametrize(
@@ -115,7 +136,7 @@ def test_where_clock_and_ablation_agree_the_more_exact_is_the_cost(
         what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=True, tolerance=0.05
     )
     found = RULE.check(cases.case(ablations={"cached_batches": ablation}, cross_checks=(check,)))
-    assert (found.status, found.cost.value) == ("confirmed", cost)
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(cost))
 
 
 def test_where_they_disagree_the_gain_is_the_cost() -> None:
