@@ -64,7 +64,7 @@ IN_PASSES = (
     "with noise added, say, give --samples-per-step"
 )
 AS_VIEWS = (
-    "{} rows enter the model with {} samples of a loader{}: they are taken for several rows of each, as several views "
+    "{} rows enter the model with {} of a loader{}: they are taken for several rows of each, as several views "
     "of it are; where some are samples from elsewhere, as from a memory of earlier ones, give --samples-per-step"
 )
 REPEATED = "; each is there {} times, one like the other, and counts once"
@@ -594,7 +594,8 @@ class Tally:
         if not is_usual and steps <= LEAST_STEPS_TO_DOUBT:
             return ()
         where = "" if is_usual else f" in {units.whole(steps)} of {units.count(self._laps, 'step')}"
-        return (AS_VIEWS.format(*self._as_views, where),)
+        rows, samples = self._as_views
+        return (AS_VIEWS.format(rows, units.count(samples, "sample"), where),)
 
     def lap(self) -> Counted:
         """End a step: return what it consumed and begin the next."""

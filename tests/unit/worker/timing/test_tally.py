@@ -566,7 +566,7 @@ def test_rows_that_may_come_from_elsewhere_are_told(rows: int, sizes: tuple[int,
     for _ in range(3):
         assert tally.remarks() == ()
         assert step_of_views(tally).samples_drawn == 64
-    assert tally.remarks() == (AS_VIEWS.format(128, 64, ""),)
+    assert tally.remarks() == (AS_VIEWS.format(128, "64 samples", ""),)
 
 
 def step_of_views(tally: Tally) -> Counted:
