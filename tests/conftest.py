@@ -26,7 +26,7 @@ from tests.commands import GROUP, SERVERS_VARIABLE
 LAST_RESULTS = Path(__file__).parent / "slow_results.json"
 SLICES = 40
 # A file with tests that run alone says so: of any other, which takes its time to be imported, they are not asked for.
-RUN_ALONE = re.compile(r"\bmark\.(measured|slow)\b")
+RUN_ALONE = re.compile(r"\bmark\.(measured|slow)\b|\bin_turn\(")
 OF_GPU = Path(__file__).resolve().parent / "gpu"
 _ended: dict[str, dict[str, object]] = {}
 

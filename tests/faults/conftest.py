@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from dpdoctor.launch.native import NO_WALL_TEXT
 from dpdoctor.records import Launch, Rank, RankRecord
 from tests.commands import dpdoctor
 
+# A case beside others of its kind, which takes its turn with the slow tests.
+in_turn = partial(pytest.param, marks=pytest.mark.slow)
 SCRIPTS = Path(__file__).parent / "scripts"
 # Little, but enough for a proof and two windows; two ranks, and as many threads for each in every mode, on any machine.
 LITTLE = ("--warmup", "3", "--steps", "4", "--rounds", "2", "--trace-steps", "0")

@@ -10,7 +10,7 @@ from dpdoctor import rundir
 from dpdoctor.records import Launch
 from dpdoctor.spec import OTHER_SETTING
 from dpdoctor.worker.data.replay import CHANGED, NO_LOADER
-from tests.faults.conftest import LITTLE, Profiled
+from tests.faults.conftest import LITTLE, Profiled, in_turn
 
 WINDOWS = ("--warmup", "3", "--steps", "4", "--rounds", "3", "--trace-steps", "0")
 PLANTED_S = 0.03
@@ -112,7 +112,7 @@ def losses(done: Profiled, mode: str, rank: int, ablation: str) -> list[float]:
 @pytest.mark.parametrize(
     ("ablation", "args"),
     [
-        ("no_comm", ["--optimizer", "sgd"]),
+        in_turn("no_comm", ["--optimizer", "sgd"]),
         ("no_comm", ["--optimizer", "adam"]),
         ("no_sync_accumulation", ["--optimizer", "sgd", "--accumulate", "3"]),
     ],

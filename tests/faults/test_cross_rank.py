@@ -14,6 +14,7 @@ import pytest
 
 from dpdoctor.analysis.cross_rank import CrossRank, compare_ranks
 from dpdoctor.attribution.digesting import digest_file
+from tests.faults.conftest import in_turn
 
 pytestmark = pytest.mark.measured
 
@@ -52,7 +53,7 @@ def launches():
     return {}
 
 
-@pytest.fixture(params=[pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.fixture(params=[in_turn(2), 3])
 def runs(request, tmp_path_factory, launches):
     """Return the planted runs by fault, of one launch for all tests; who tries again has the next."""
     if is_disturbed():

@@ -14,7 +14,7 @@ from dpdoctor.analysis import ModeSummary, analyse
 from dpdoctor.gate.exact import compare
 from dpdoctor.gate.model import ExactResult
 from tests.commands import dpdoctor
-from tests.faults.conftest import SCRIPTS, arguments
+from tests.faults.conftest import SCRIPTS, arguments, in_turn
 
 # Warm-up of a fixed length: the counted step is the same one of the script in every run.
 FEW_STEPS = ("--warmup", "5", "--steps", "4", "--rounds", "1", "--trace-steps", "0", "--ablations", "none")
@@ -142,7 +142,7 @@ def test_a_change_of_the_sample_is_found(count: Count, sample: ModeSummary, tmp_
     assert name in changes(found)
 
 
-@pytest.mark.parametrize("repeats", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [3, in_turn(20)])
 def test_repeats_of_the_sample_are_silent(count: Count, sample: ModeSummary, repeats: int) -> None:
     for _ in range(repeats):
         found = compare(sample, count(str(SAMPLES / "mnist_lenet.py"), args=SAMPLE_ARGS, anew=True), None)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.faults.conftest import SHORT
+from tests.faults.conftest import SHORT, in_turn
 
 # Both are said to whoever asks for forked ranks. A script whose ranks come to differ by the order of a set trains
 # apart in new processes, and not in forked ones.
@@ -31,7 +31,7 @@ def facts_and_losses(profile, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(("mode", "ranks"), [("single", 1), ("ddp", 2)])
+@pytest.mark.parametrize(("mode", "ranks"), [in_turn("single", 1), ("ddp", 2)])
 def test_a_forked_rank_is_what_a_new_one_is(facts_and_losses, mode, ranks):
     new = facts_and_losses(mode, ranks, new_processes=True)
     forked = facts_and_losses(mode, ranks, new_processes=False)

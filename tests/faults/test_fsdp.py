@@ -9,7 +9,7 @@ import re
 import pytest
 
 from dpdoctor.worker.modes.fsdp import UNLOGGED
-from tests.faults.conftest import SHORT
+from tests.faults.conftest import SHORT, in_turn
 
 BLOCK_BYTES = (128 * 512 + 512 + 512 * 128 + 128) * 4
 ROOT_BYTES = (2 * 8 * 128 + 1) * 4
@@ -32,7 +32,9 @@ def assert_losses_follow(done, mode):
         assert math.isclose(alone, sum(parts) / 2, rel_tol=1e-4)
 
 
-@pytest.mark.parametrize("do", ["plain", "clip", "tied", "reload", "attribute", "hook_removed", "accumulated_late"])
+@pytest.mark.parametrize(
+    "do", ["plain", "clip", "tied", "reload", "attribute", in_turn("hook_removed"), "accumulated_late"]
+)
 def test_fsdp_follows_single(profile, do):
     done = profile("blocks.py", "--modes", "fsdp", *FOLLOWED, args=["--do", do])
     assert_losses_follow(done, "fsdp")
@@ -110,12 +112,18 @@ def test_a_wrap_unit_that_does_not_exist_is_named_with_those_that_do(profile):
     ("do", "said"),
     [
         ("ema", "FSDP shards parameters; {script}:102 does `mean.mul_(0.9).add_(new, alpha=0.1)`"),
-        ("deepcopy", "FSDP shards parameters; {script}:104 does `copy.deepcopy(model)`"),
-        ("numpy", "FSDP shards parameters; {script}:106 does `model.scale.detach().numpy()`, which needs them whole"),
+        in_turn("deepcopy", "FSDP shards parameters; {script}:104 does `copy.deepcopy(model)`"),
+        in_turn(
+            "numpy", "FSDP shards parameters; {script}:106 does `model.scale.detach().numpy()`, which needs them whole"
+        ),
         ("scalar", "FSDP cannot shard the parameter scale: it has no dimension"),
-        ("hook", "the parameter blocks.0.wide.weight, and none_of at {script}:45, which the script registered on it"),
+        in_turn(
+            "hook", "the parameter blocks.0.wide.weight, and none_of at {script}:45, which the script registered on it"
+        ),
         ("hook_late", "and none_of at {script}:45, registered on one at {script}:84 (register_hook), would not run"),
-        ("node", "and clamped.<locals>.<lambda> at {script}:55, which the script registered on it (register_hook of"),
+        in_turn(
+            "node", "and clamped.<locals>.<lambda> at {script}:55, which the script registered on it (register_hook of"
+        ),
         ("node_late", "and clamped.<locals>.<lambda> at {script}:55, registered on scale (register_hook of"),
     ],
 )

@@ -17,7 +17,7 @@ import torch
 
 from dpdoctor import heartbeat
 from dpdoctor.launch.native import WENT_ON
-from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS, TWO_FORKED, arguments
+from tests.faults.conftest import LITTLE, NO_WALL, SCRIPTS, TWO_FORKED, arguments, in_turn
 
 SHORT = (*LITTLE, "--modes", "native", "--no-baseline")
 
@@ -57,12 +57,8 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     ("how", "said"),
     [
         ([], "torch.multiprocessing.spawn at"),
-        (["as_processes"], "torch.distributed.init_process_group, as one of 2 ranks, at"),
-        pytest.param(
-            ["as_processes", "anew"],
-            "torch.distributed.init_process_group, as one of 2 ranks, at",
-            marks=pytest.mark.slow,
-        ),
+        in_turn(["as_processes"], "torch.distributed.init_process_group, as one of 2 ranks, at"),
+        in_turn(["as_processes", "anew"], "torch.distributed.init_process_group, as one of 2 ranks, at"),
     ],
 )
 def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path, how, said):
@@ -89,7 +85,7 @@ def test_spawned_ranks_on_the_same_samples_do_the_work_of_one(profile, tmp_path,
     assert (tmp_path / "start.pt").read_text() == "the user's"
 
 
-@pytest.mark.parametrize(("averaged", "found"), [("gradients", ["native_apart.py:22"]), ("updated", [])])
+@pytest.mark.parametrize(("averaged", "found"), [("gradients", ["native_apart.py:22"]), in_turn("updated", [])])
 def test_ranks_that_average_the_gradients_of_different_models_are_told(profile, averaged, found):
     run = profile("native_apart.py", *SHORT, *TWO_FORKED, args=[averaged])
     skip_without_wall(run)
@@ -98,7 +94,7 @@ def test_ranks_that_average_the_gradients_of_different_models_are_told(profile, 
     assert [line.rpartition("/")[2] for line in lines] == found
 
 
-@pytest.mark.parametrize(("args", "is_same"), [([], False), (["sent"], True)])
+@pytest.mark.parametrize(("args", "is_same"), [([], False), in_turn(["sent"], True)])
 def test_what_enters_the_model_alike_is_no_sample_where_loaders_give_ranks_others(profile, args, is_same):
     run = profile("native_field.py", *SHORT, *TWO_FORKED, args=args)
     skip_without_wall(run)
@@ -121,9 +117,9 @@ def test_a_rank_that_leaves_early_ends_the_observation_and_not_the_job(profile):
     ("launcher", "then"),
     [
         ("torchrun --standalone --nproc-per-node 2 --max-restarts 1", "stop"),
-        ("torchrun --standalone --nproc-per-node 2 --max-restarts 1", "go-on"),
+        in_turn("torchrun --standalone --nproc-per-node 2 --max-restarts 1", "go-on"),
         ("python", "stop"),
-        pytest.param("python", "go-on", marks=pytest.mark.slow),
+        in_turn("python", "go-on"),
     ],
 )
 def test_ranks_that_follow_others_that_failed_are_observed(profile, monkeypatch, launcher, then):
@@ -138,7 +134,7 @@ def test_ranks_that_follow_others_that_failed_are_observed(profile, monkeypatch,
     assert run.launch("native").record.other_worlds == "2 ranks"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun --standalone --nproc-per-node 2", "python"])
+@pytest.mark.parametrize("launcher", ["torchrun --standalone --nproc-per-node 2", in_turn("python")])
 def test_a_rank_that_fails_where_none_follows_is_to_blame(profile, launcher):
     run = profile("native_again.py", *SHORT, "--launcher", launcher, args=["0"])
     skip_without_wall(run)
@@ -159,7 +155,7 @@ def test_a_script_that_trains_nowhere_is_explained(profile, tmp_path):
     assert "this needs 8 GPUs" in reason
 
 
-@pytest.mark.parametrize("when", ["before its first step", "after its first step"])
+@pytest.mark.parametrize("when", [in_turn("before its first step"), "after its first step"])
 def test_a_script_that_prints_for_ever_is_ended(profile, tmp_path, when):
     script = tmp_path / "prints.py"
     script.write_text(
@@ -196,7 +192,7 @@ STARTED_BY = {
     [
         ("native_exact.py", ["ddp"], "last.pt"),
         ("native_exact.py", ["fsdp2"], "last.pt"),
-        ("native_exact.py", ["hand"], "last.pt"),
+        in_turn("native_exact.py", ["hand"], "last.pt"),
         ("native_exact_trainer.py", [], "out/checkpoint-24/model.safetensors"),
     ],
 )
@@ -281,9 +277,9 @@ def weights(printed: str) -> str:
     ("way", "steps", "lines"),
     [
         ("exit", 29, ("loss.backward()", None)),
-        ("barrier", 29, ("loss.backward()", "dist.barrier()")),
+        in_turn("barrier", 29, ("loss.backward()", "dist.barrier()")),
         ("epochs", 87, ("dist.all_reduce(layers.weight.grad)", "dist.barrier()")),
-        ("metric", 29, ("loss.backward()", "dist.all_reduce(mean)")),
+        in_turn("metric", 29, ("loss.backward()", "dist.all_reduce(mean)")),
     ],
 )
 def test_ranks_of_unequal_steps_are_told_with_their_counts_and_lines(profile, way, steps, lines):

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.faults.conftest import TWO_FORKED
+from tests.faults.conftest import TWO_FORKED, in_turn
 from tests.faults.test_native import skip_without_wall
 
 QUICK = ("--modes", "native", "--no-baseline", *TWO_FORKED, "--time-budget", "15", "--trace-steps", "0")
@@ -32,9 +32,9 @@ def collectives(run, count="collectives") -> dict[str, set[float]]:
     [
         ("attribute", 1, 0, 0),  # nanoGPT's
         ("no_sync", 1, 0, 0),  # Accelerate's
-        ("every_micro_batch", 2, 2, 0),
+        in_turn("every_micro_batch", 2, 2, 0),
         ("hand", 7, 7, 1),  # the flag by which the script goes on
-        ("fsdp1", 2, 2, 0),
+        in_turn("fsdp1", 2, 2, 0),
         ("clipped", 9, 8, 1),  # the norm of all gradients, which torch's operators exchange
     ],
 )
@@ -65,7 +65,7 @@ def test_a_window_without_communication_issues_what_is_to_be_left_and_others_wha
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        ("own_forward", "could not keep the ranks from exchanging"),
+        in_turn("own_forward", "could not keep the ranks from exchanging"),
         ("momentum", "a momentum of its own"),
         ("compiled", "compiled as a whole"),
     ],

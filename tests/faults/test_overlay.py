@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import SCRIPTS, SHORT, Profiled
+from tests.faults.conftest import SCRIPTS, SHORT, Profiled, in_turn
 
 NEW = {
     "best.pt", "final.txt", "last.pt", "latest.pt", "moved.txt", "raw.bin", "table.txt", "traced.pt",
@@ -107,7 +107,7 @@ def test_what_child_programs_write_behind_an_overlay_only_the_script_sees(
     assert "an overlay of the kernel's" in done.mode("single")["file_protection"]
 
 
-@pytest.mark.parametrize("where", ["beside", "below"])
+@pytest.mark.parametrize("where", ["beside", in_turn("below")])
 def test_what_child_programs_do_is_refused_or_told(
     tmp_path: Path, profile: Callable[..., Profiled], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_script_that_fails_says_so_once_for_its_mode(profile):
     assert done.mode("single")["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_what_is_not_clear_is_asked_of_launches_of_both_kinds(profile):
     done = profile("slowed_by_watching.py", "--modes", "single", *CONTROLLED, control=True)
     before = rundir.read(done.root)

@@ -22,6 +22,7 @@ from tests.benchmarks.planted.recording import EXPECTED, facts, path_of, unpack
 from tests.benchmarks.planted.scoring import fault
 from tests.benchmarks.planted.verdicts import read
 from tests.builders.terminal import shown
+from tests.faults.conftest import in_turn
 
 OWN = [name for name, entry in ENTRIES.items() if not entry.third_party and entry.mode != NATIVE]
 # One of the loader, one of the ranks.
@@ -29,7 +30,7 @@ LIVE = ("slow_transform", "slow_rank")
 
 
 @pytest.mark.measured
-@pytest.mark.parametrize("name", [name if name in LIVE else pytest.param(name, marks=pytest.mark.slow) for name in OWN])
+@pytest.mark.parametrize("name", [name if name in LIVE else in_turn(name) for name in OWN])
 def test_what_is_planted_is_named_first_and_nothing_in_a_healthy_sample(name, tmp_path):
     folder = tmp_path / "run"
     # What is named first shows in fewer rounds and traced steps than what it costs.

@@ -11,7 +11,7 @@ import pytest
 from dpdoctor import rundir
 from dpdoctor.analysis import RunSummary
 from tests.commands import dpdoctor
-from tests.faults.conftest import LITTLE, NO_WALL, SHORT
+from tests.faults.conftest import LITTLE, NO_WALL, SHORT, in_turn
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 # Little data: the samples are to train, not to be measured.
@@ -39,9 +39,7 @@ def test_every_sample_is_tried():
     assert {path.name for path in SAMPLES.glob("*.py")} == {*ARGS, *NATIVE, "faults.py"}
 
 
-@pytest.mark.parametrize(
-    "sample", [name if name == USUAL else pytest.param(name, marks=pytest.mark.slow) for name in NATIVE]
-)
+@pytest.mark.parametrize("sample", [name if name == USUAL else in_turn(name) for name in NATIVE])
 def test_a_sample_that_distributes_itself_is_seen_as_it_is(tmp_path, sample):
     started, needed, strategy = NATIVE[sample]
     if needed is not None:
@@ -68,7 +66,7 @@ def test_a_sample_that_distributes_itself_is_seen_as_it_is(tmp_path, sample):
         ("transformer.py", ("single", "ddp")),
         # Two ranks that import torchvision do nothing more to the files than one.
         ("mnist_lenet.py", ("single", "single")),
-        ("resnet.py", ("single", "single")),
+        in_turn("resnet.py", ("single", "single")),
     ],
 )
 def test_profiling_a_sample_twice_changes_no_file_that_was_there(tmp_path, sample, modes):

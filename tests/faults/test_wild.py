@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpdoctor import rundir
-from tests.faults.conftest import SHORT
+from tests.faults.conftest import SHORT, in_turn
 
 SINGLE = ("--modes", "single", *SHORT)
 DDP_ALONE = ("--modes", "ddp", "--no-baseline", *SHORT)
@@ -358,14 +358,14 @@ def test_forward_passes_of_a_module_that_is_made_anew_are_unknown_on_one_device(
     [
         (["together"], 2),
         (["together", "with_buffer"], 2),
-        (["together", "in_place"], 2),
-        (["in_turn"], 2),
+        in_turn(["together", "in_place"], 2),
+        in_turn(["in_turn"], 2),
         (["in_turn", "in_place"], 2),
         (["levels"], 1),
-        (["levels", "in_place"], 1),
-        (["levels_in_turn"], 1),
+        in_turn(["levels", "in_place"], 1),
+        in_turn(["levels_in_turn"], 1),
         (["levels_in_turn", "in_place"], 1),
-        (["levels_down"], 1),
+        in_turn(["levels_down"], 1),
     ],
 )
 def test_modules_around_one_model_train_as_on_one_device(profile, args, times_reduced):
@@ -481,7 +481,7 @@ def test_that_ddp_finds_no_tensor_in_what_a_model_with_unused_parameters_returns
     assert "what Net returns, of class Normal, has none that needs a gradient" in done.mode("ddp")["reason"]
 
 
-@pytest.mark.parametrize("how", ["loss", "fullgraph", "step", "method", "after"])
+@pytest.mark.parametrize("how", [in_turn("loss"), "fullgraph", "step", "method", in_turn("after")])
 def test_a_model_that_a_compiled_function_calls_is_compiled_in_its_place(profile, how):
     done = profile("wild_compiled_function.py", "--modes", "single,ddp", *SHORT, args=[how])
     assert done.exit_code == 0, done.output
