@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.launches import LaunchFacts, of_one_kind
+from dpdoctor.analysis.base.launches import LaunchFacts, of_one_kind, with_edges
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import ModeSummary, why_unlike_steps
 from dpdoctor.records import Launch
@@ -52,7 +52,7 @@ def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -
     of_baseline = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     are_steady = any(launch.edges_are_steady for launch in of_one_kind(baseline))
     good = [launch for launch in launches if launch.record.status == "ok"]
-    marked = [_with_edges(launch, None if are_steady else of_baseline) for launch in good]
+    marked = [_without_edges(launch) if are_steady else _with_edges(launch, of_baseline) for launch in good]
     # Else most of its steps have edges, and what is steady there is none of what is compared.
     held = [launch for launch in marked if not launch.edges_are_steady]
     found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in held]
@@ -134,12 +134,16 @@ def pace(steps: Sequence[Figure]) -> str:
     )
 
 
-def _with_edges(launch: LaunchFacts, edges: set[int] | None) -> LaunchFacts:
-    """Return a launch with these steps as edges beside its own; None: without any."""
+def _with_edges(launch: LaunchFacts, edges: set[int]) -> LaunchFacts:
+    """Return a launch of one rank with these steps as edges beside its own."""
     (rank,) = launch.ranks
-    steps = tuple(
-        replace(step, epoch_edge=edges is not None and (step.epoch_edge or step.step in edges)) for step in rank.steps
-    )
+    return replace(launch, ranks=(with_edges(rank, edges),))
+
+
+def _without_edges(launch: LaunchFacts) -> LaunchFacts:
+    """Return a launch of one rank without any."""
+    (rank,) = launch.ranks
+    steps = tuple(replace(step, epoch_edge=False) for step in rank.steps)
     return replace(launch, ranks=(replace(rank, steps=steps),))
 
 

@@ -239,10 +239,11 @@ RULE = Rule(
     why="The loader fetches fewer batches per second than training uses: too few processes, no idle cores, a slow "
     "disk, single slow batches, or processes that are started anew too often.",
     how="The wait for data is timed in each step; then the ablation cached_batches replays batches that lie ready. "
-    "What that gains is the cost or, where both agree, the more exact of the two. Inside of the loader the fetch, its "
-    "CPU time, each transform and the hand-off are timed; where the script has no workers, the ablation one_worker "
-    "tries one. A simulation of the DataLoader with these times tells which setting would end the wait; another "
-    "launch tries it in turns with the script's own.",
+    "What that gains is the cost or, where both agree, the more exact of the two; without a GPU, where the training "
+    "thread loads by itself, it is no more than the wait. Inside of the loader the fetch, its CPU time, each transform "
+    "and the hand-off are timed; where the script has no workers, the ablation one_worker tries one. A simulation of "
+    "the DataLoader with these times tells which setting would end the wait; another launch tries it in turns with the "
+    "script's own.",
     remedy="Set the number of workers, and of batches fetched ahead, that the simulation names for this machine; where "
     "no core is idle, make the named transform cheaper. Where training waits to take over many tensors that lie ready, "
     "let a batch be fewer.",

@@ -275,14 +275,13 @@ def _with_edges_of_all(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
     """Return ranks of which each has the edges of all: where one evaluates alone, the others wait for it."""
     own = [{step.step for step in rank.steps if step.epoch_edge} for rank in ranks]
     of_all = set().union(*own)
-    return tuple(
-        rank if edges == of_all else replace(rank, steps=_with_edges(rank.steps, of_all - edges))
-        for rank, edges in zip(ranks, own, strict=True)
-    )
+    return tuple(rank if edges == of_all else with_edges(rank, of_all) for rank, edges in zip(ranks, own, strict=True))
 
 
-def _with_edges(steps: Sequence[StepRecord], edges: Set[int]) -> tuple[StepRecord, ...]:
-    return tuple(replace(step, epoch_edge=True) if step.step in edges else step for step in steps)
+def with_edges(rank: Rank, edges: Set[int]) -> Rank:
+    """Return a rank with the steps of these numbers as edges beside its own."""
+    steps = tuple(replace(step, epoch_edge=True) if step.step in edges else step for step in rank.steps)
+    return replace(rank, steps=steps)
 
 
 class LaunchFacts(Launch, frozen=True, dict=True):
