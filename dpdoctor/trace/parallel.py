@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dpdoctor.errors import TraceError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor
 
 T = TypeVar("T")
 
@@ -23,18 +23,34 @@ def each(function: Callable[[Path], T], paths: Sequence[Path], *, processes: int
         yield from (_attempt(function, path) for path in paths)
         return
     # Processes are imported in functions: one file, and --help, need none.
+    from concurrent.futures import ThreadPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
+    from queue import SimpleQueue
 
-    pool = _pool(function, min(processes, len(paths)))
+    number = min(processes, len(paths))
+    # Pools of one process each, as a process that is killed ends its whole pool.
+    pools: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+    for _ in range(number):
+        pools.put(_pool(function))
+
+    def read(path: Path) -> T | TraceError:
+        pool = pools.get()
+        try:
+            return pool.submit(_attempt, function, path).result()
+        except BrokenProcessPool:
+            pool.shutdown()
+            pool = _pool(function)
+            return TraceError(f"{path}: the process that read it was killed; is there too little memory?")
+        finally:
+            pools.put(pool)
+
+    threads = ThreadPoolExecutor(number)
     try:
-        futures = [pool.submit(_attempt, function, path) for path in paths]
-        for path, future in zip(paths, futures, strict=True):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                yield _alone(function, path)
+        yield from threads.map(read, paths)
     finally:
-        pool.shutdown(cancel_futures=True)
+        threads.shutdown(cancel_futures=True)
+        for _ in range(number):
+            pools.get().shutdown()
 
 
 def _attempt(function: Callable[[Path], T], path: Path) -> T | TraceError:
@@ -45,23 +61,12 @@ def _attempt(function: Callable[[Path], T], path: Path) -> T | TraceError:
         return error
 
 
-def _alone(function: Callable[[Path], T], path: Path) -> T | TraceError:
-    """Try a file again after a process was killed, which leaves open over which file."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    with _pool(function, 1) as pool:
-        future: Future[T | TraceError] = pool.submit(_attempt, function, path)
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            return TraceError(f"{path}: the process that read it was killed; is there too little memory?")
-
-
-def _pool(function: Callable[[Path], T], processes: int) -> ProcessPoolExecutor:
+def _pool(function: Callable[[Path], T]) -> ProcessPoolExecutor:
+    """Return a pool of one process, begun at its first file."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     context = multiprocessing.get_context("forkserver")
     module = getattr(function, "func", function).__module__  # of what a functools.partial calls
     context.set_forkserver_preload([module])  # imported once, not in every process
-    return ProcessPoolExecutor(processes, mp_context=context)
+    return ProcessPoolExecutor(1, mp_context=context)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +42,18 @@ def test_results_come_in_order_and_an_error_is_a_result(paths: list[Path], proce
     assert found[2].message == f"{paths[2]}: no"
 
 
-def test_a_process_that_is_killed_costs_one_file(paths: list[Path]) -> None:
+@pytest.mark.parametrize("slow_s", [0, 0.3])
+def test_a_process_that_is_killed_costs_one_file(
+    paths: list[Path], slow_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is killed before the next file was handed on."""
+    submit = ProcessPoolExecutor.submit
+
+    def slow_submit(self: ProcessPoolExecutor, *args: Any) -> Any:
+        time.sleep(slow_s)
+        return submit(self, *args)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", slow_submit)
     paths[1].write_text("deadly")
     found = list(each(text_of, paths, processes=2))
     first, killed, *others = [str(item) for item in found]
