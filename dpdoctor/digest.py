@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from dpdoctor import units
 
 SCHEMA = 2
+# What a trace without anything of a device or of a host that computes lacks, in NotMeasured.
+TIME = "time breakdown"
 # The index of the "device" of a rank that has none: its training thread, with the backend's threads for communication.
 HOST = -1
 IDLE_CAUSES = (
@@ -406,6 +408,11 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     damage: str | None = None
     notes: tuple[str, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
+
+    @property
+    def untold(self) -> str | None:
+        """Return in a clause why the trace does not tell where the time went; None: it does."""
+        return next((item.reason for item in self.not_measured if item.what == TIME), None)
 
     def without_communication(self, reason: str) -> Digest:
         """Return the digest of a rank whose communication is unknown: what would rest on it is left out."""

@@ -69,7 +69,7 @@ def rank_traces(digests: Sequence[Digest]) -> tuple[RankTrace, ...]:
             rank=digest.rank,
             source=digest.source,
             damage=digest.damage,
-            notes=digest.notes,
+            notes=(*digest.notes, *filter(None, (digest.untold,))),
             unknown_communication=digest.unknown_communication,
             devices=tuple(map(_device_time, digest.devices)),
         )

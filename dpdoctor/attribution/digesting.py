@@ -19,8 +19,9 @@ from dpdoctor.attribution.host_events import self_times
 from dpdoctor.attribution.replay import replay
 from dpdoctor.attribution.steps import HostSteps, host_steps, step_windows
 from dpdoctor.attribution.unknown_communication import why_unknown
+from dpdoctor.attribution.untold import is_cut, why_untold
 from dpdoctor.attribution.wrappers import buckets, data_parallel_cost, shard_units
-from dpdoctor.digest import HOST, Digest, NamedTime, NotMeasured
+from dpdoctor.digest import HOST, TIME, Digest, NamedTime, NotMeasured
 from dpdoctor.trace.model import Kind, Trace
 from dpdoctor.trace.reader import read
 from dpdoctor.trace.stream import MAX_BYTES
@@ -40,8 +41,8 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
 
     `comm_kernels` as in `parts`.
     """
-    steps = host_steps(trace)
-    observed = device_events(trace, steps.thread, comm_kernels)
+    steps, untold = host_steps(trace), why_untold(trace)
+    observed = () if untold else device_events(trace, steps.thread, comm_kernels)
     host = activities(trace, observed, steps.thread)
     found = collectives(trace, observed)
     windows = {device.index: step_windows(steps, device) for device in observed}
@@ -63,7 +64,7 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         num_events=len(trace.events),
         devices=devices(trace, steps, observed, used, idle),
         kernels=kernel_times(trace, observed),
-        operators=operator_times(trace),
+        operators=() if is_cut(trace) else operator_times(trace),
         collectives=collective_sizes(found),
         calls=call_columns(found, windows, causes),
         small_calls=small_calls(found),
@@ -74,15 +75,18 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         replay=replay(trace, steps, observed),
         damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
         notes=trace.notes,
-        not_measured=tuple(_not_measured(trace, steps, observed)),
+        not_measured=tuple(_not_measured(trace, steps, observed, untold)),
     )
     reason = why_unknown(trace, observed, comm_kernels)
     return made if reason is None else made.without_communication(reason)
 
 
-def _not_measured(trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents]) -> Iterator[NotMeasured]:
+def _not_measured(
+    trace: Trace, steps: HostSteps, observed: Sequence[DeviceEvents], untold: str | None
+) -> Iterator[NotMeasured]:
     if not observed:
-        yield NotMeasured(what="time breakdown", reason="the trace holds neither device events nor operators")
+        reason = untold or "the trace holds neither device events nor operators"
+        yield NotMeasured(what=TIME, reason=reason)
     if not len(steps.spans):
         reason = "the trace has no ProfilerStep# and no Optimizer.step# spans"
         yield NotMeasured(what="steps, units of FSDP, costs of DataParallel", reason=reason)

@@ -274,14 +274,15 @@ class Document:
             found = _fault(text, error, is_cut=True)
             if not found.is_damage:
                 raise self._error(found.offset - len(opening), found.reason) from error
-            self._mark(found.offset - len(opening), found.reason)
+            self._mark(found.offset - len(opening), found.reason, behind_events=True)
         else:
             if self._stream.damage:
-                self._mark(len(self._buffer), self._stream.damage)
+                self._mark(len(self._buffer), self._stream.damage, behind_events=True)
 
-    def _mark(self, place: int, reason: str) -> None:
+    def _mark(self, place: int, reason: str, *, behind_events: bool = False) -> None:
         """Note damage at this place of the buffer."""
-        self.damage = Damage(offset=self._offset + place, reason=self._stream.damage or reason)
+        reason = self._stream.damage or reason
+        self.damage = Damage(offset=self._offset + place, reason=reason, behind_events=behind_events)
 
     @property
     def _offset(self) -> int:

@@ -114,10 +114,14 @@ ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a trace stops being readable: byte offset into the decompressed file, and what is wrong there."""
+    """Where a trace stops being readable: byte offset into the decompressed file, and what is wrong there.
+
+    `behind_events`: all events are there, and only what follows them is not.
+    """
 
     offset: int
     reason: str
+    behind_events: bool = False
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +174,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         collectives: sorted by row.
         damage: where the file stops being readable; None: it is whole.
         notes: what was left out, one sentence each.
+        unread: categories of events of devices that are there and not read, sorted.
     """
 
     path: Path
@@ -187,6 +192,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     collectives: tuple[Collective, ...]
     damage: Damage | None
     notes: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
     def rows(self, *kinds: Kind) -> NDArray[np.int64]:
         """Return int64[k]: the rows of the events of these kinds, in the order of the file."""

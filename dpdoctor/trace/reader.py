@@ -64,6 +64,7 @@ def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Trace:
         collectives=tuple(builder.collectives),
         damage=document.damage,
         notes=builder.notes,
+        unread=tuple(sorted(builder.unread)),
     )
 
 
@@ -114,6 +115,8 @@ _KINDS = {
     "Runtime": Kind.RUNTIME,
     "Operator": Kind.CPU_OP,
 }
+# Of devices whose events are not read: their traces look like those of a host that computes by itself.
+_UNREAD = frozenset({"mtia_ccp_events", "mtia_runtime", "hpu_op", "glow_runtime", "privateuse1_driver"})
 _MAX_US = 3.2e15  # about a hundred years: what lies beyond is no time
 _MAX_DEVICE = 1 << 15
 _HOST_DEVICE_TYPES = (0, None)
@@ -136,10 +139,12 @@ class _Builder:
 
     Attributes:
         collectives: what is said of them, sorted by row.
+        unread: categories of events of devices that were left out.
     """
 
     def __init__(self) -> None:
         self.collectives: list[Collective] = []
+        self.unread: set[str] = set()
         self._events: list[Events] = []
         self._memory: list[Memory] = []
         self._names: _Interner[str] = _Interner()
@@ -168,6 +173,7 @@ class _Builder:
         keep = is_used & is_possible
         if not keep.all():
             self._num_impossible += int(np.count_nonzero(is_used & ~is_possible))
+            self.unread |= _UNREAD & {event.cat for event in compress(events, (~is_used).tolist())}
             events = list(compress(events, keep.tolist()))
             kind, ts, dur = kind[keep], ts[keep], dur[keep]
         names, args = [event.name for event in events], [event.args or NO_ARGS for event in events]

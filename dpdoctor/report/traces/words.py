@@ -165,7 +165,8 @@ def _verdict(mode: TracedMode) -> Headline:
     devices = [device for _, device in mode.devices]
     subject = _whose(mode)[0].upper() + _whose(mode)[1:]
     if not devices:
-        nothing = "the traces hold neither device events nor operators"
+        why = [rank.digest.untold for rank in mode.ranks if rank.digest.untold]
+        nothing = why[0] if why else "the traces hold neither device events nor operators"
         return Headline(tone="bad", sentence=sentence(f"{subject}: {nothing}"))
     common = mode.traces.common
     found = together(mode.traces)
@@ -216,6 +217,7 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
     else:
         nothing = capital(common.left_out)
         yield f"{nothing}: shares are of all that was traced on {number}."
+    yield from _untold(mode)
     reason = mode.traces.why_unknown
     if reason is not None:
         yield sentence(f"Why communication is unknown: {reason}")
@@ -226,6 +228,14 @@ def _detail(mode: TracedMode, found: Spent, common: CommonSteps) -> Iterator[str
     if len(mode.ranks) > 1 and mode.cross_rank.verdict.reason and reason is None:
         what = "Who is late" if mode.cross_rank.came_last is None else "Whether it is so in most steps"
         yield sentence(f"{what} cannot be told: {mode.cross_rank.verdict.reason}")
+
+
+def _untold(mode: TracedMode) -> Iterator[str]:
+    """Yield which traces tell nothing of where the time went, and why it is so of the first of them."""
+    found = [(rank.name, rank.digest.untold) for rank in mode.ranks if rank.digest.untold]
+    if found:
+        others = f" and {units.count(len(found) - 1, 'other trace')}" if len(found) > 1 else ""
+        yield sentence(f"Not in these figures: {found[0][0]}{others}, as {found[0][1]}")
 
 
 _SHORT = {"exposed_comm": "exposed comm"}

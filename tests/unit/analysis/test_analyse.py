@@ -26,7 +26,7 @@ from dpdoctor.analysis.analyse import (
 from dpdoctor.analysis.base.stats import TOO_UNLIKE
 from dpdoctor.analysis.base.summary import DeviceTime
 from dpdoctor.analysis.samples import UNCOUNTED
-from dpdoctor.digest import HOST
+from dpdoctor.digest import HOST, TIME, NotMeasured
 from dpdoctor.records import PHASES, POINT_TO_POINT, Conversion, Launch, Rank, StepRecord, Strategy, Written
 from tests.builders import runs, traced_runs
 from tests.builders.records import ahead, even_rank, launch, rank, run, step, window
@@ -495,6 +495,13 @@ def test_a_training_thread_has_no_device_number() -> None:
     (found,) = rank_traces([replace(digest, devices=(traced_runs.device(HOST),), damage="cut short")])
     assert found.devices == (replace(WHOLE, device=None),)
     assert found.damage == "cut short"
+
+
+def test_why_a_trace_does_not_tell_where_time_went_is_among_its_notes() -> None:
+    (digest,) = traced_runs.late_rank(1, 0)
+    untold = replace(digest, devices=(), not_measured=(NotMeasured(what=TIME, reason="the file is not whole"),))
+    (found,) = rank_traces([untold])
+    assert found.notes == (*digest.notes, "the file is not whole")
 
 
 def test_a_mode_that_failed_has_none() -> None:

@@ -8,7 +8,7 @@ from dpdoctor.analysis import Analysis
 from dpdoctor.analysis.base.traces import CommonSteps, common_steps
 from dpdoctor.analysis.breakdown import spent
 from dpdoctor.analysis.cross_rank import LateStep, Stragglers
-from dpdoctor.digest import DeviceDigest
+from dpdoctor.digest import TIME, DeviceDigest, Digest, NotMeasured
 from dpdoctor.report.blocks import Callout
 from dpdoctor.report.traces import words as trace_words
 from dpdoctor.report.traces.words import trace_headline
@@ -53,8 +53,21 @@ class TestHeadline:
         found = trace_headline(traced_runs.trace_run(digest))
         assert found.sentence == "1 rank: the traces hold neither device events nor operators."
 
+    def test_of_a_trace_that_does_not_tell_where_the_time_went(self) -> None:
+        found = trace_headline(traced_runs.trace_run(untold(traced_runs.late_rank(1, 0)[0])))
+        assert found.sentence == "1 rank: the file is not whole."
+
+    def test_what_is_not_in_the_figures_is_said(self) -> None:
+        first, *others = traced_runs.late_rank(4)
+        found = trace_headline(traced_runs.trace_run(first, *map(untold, others)))
+        assert "Not in these figures: rank 1 and 2 other traces, as the file is not whole." in found.detail
+
     def test_traces_that_are_no_ranks_are_not_called_so(self) -> None:
         assert trace_headline(traced_runs.hostile_traces()).sentence.startswith("2 traces: ")
+
+
+def untold(digest: Digest) -> Digest:
+    return replace(digest, devices=(), not_measured=(NotMeasured(what=TIME, reason="the file is not whole"),))
 
 
 LATE = Stragglers(kind="persistent", rank=2, lateness_ns=30 * MS, times=19, num_late=20, num_steps=20)
