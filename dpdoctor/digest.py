@@ -379,6 +379,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
         step_source: what the steps were read from: ProfilerStep, Optimizer.step, none.
         traced_steps: those nearest to the median length, by number; empty: no step is whole.
         replay: what waiting for the device costs; None: nothing waits that could do without, or it cannot be told.
+        group_ranks: by the name of a process group, the ranks in it, as far as the trace says; not of the largest.
         unknown_communication: why it is unknown what the rank communicates, in a clause; nothing here rests on it then.
         damage: where and why the file stops being readable.
     """
@@ -404,6 +405,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel: DataParallelCost | None = None
     traced_steps: tuple[TracedStep, ...] = ()
     replay: Replay | None = None
+    group_ranks: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     unknown_communication: str | None = None
     damage: str | None = None
     notes: tuple[str, ...] = ()

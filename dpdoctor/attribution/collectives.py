@@ -169,6 +169,18 @@ def _size_of_all_groups(trace: Trace) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+# A group of more is listed nowhere: the lists of a rank must not fill its digest.
+MAX_RANKS = 1_000
+
+
+def group_ranks(trace: Trace, found: Collectives) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each named group that has calls, as the header lists them, else as a call does."""
+    said = {c.group: c.ranks for c in trace.collectives if c.group and c.ranks}
+    said |= {group.name: group.ranks for group in trace.groups if group.ranks}
+    names = sorted(set(found.groups) & said.keys())
+    return {name: tuple(sorted(set(said[name]))) for name in names if len(said[name]) <= MAX_RANKS}
+
+
 # With nine columns of at most 20 digits, about 0.5 MB in a digest.
 MAX_CALLS = 5_000
 NOTHING = "none"  # the call follows on the one before it, or is the first

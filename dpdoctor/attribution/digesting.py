@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from dpdoctor import units
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.breakdown import activities, occupancy
-from dpdoctor.attribution.collectives import call_columns, collective_sizes, collectives, local_causes, small_calls
+from dpdoctor.attribution.collectives import (
+    call_columns,
+    collective_sizes,
+    collectives,
+    group_ranks,
+    local_causes,
+    small_calls,
+)
 from dpdoctor.attribution.device_events import DeviceEvents, device_events
 from dpdoctor.attribution.devices import devices, idle_causes, traced_steps
 from dpdoctor.attribution.host_events import self_times
@@ -73,6 +80,7 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         data_parallel=data_parallel_cost(trace, steps, observed),
         traced_steps=traced_steps(trace, steps, observed),
         replay=replay(trace, steps, observed),
+        group_ranks=group_ranks(trace, found),
         damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
         notes=trace.notes,
         not_measured=tuple(_not_measured(trace, steps, observed, untold)),

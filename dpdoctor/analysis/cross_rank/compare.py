@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.analysis.base.traces import why_unknown
-from dpdoctor.analysis.cross_rank.matching import Match, RankCalls, match, rank_calls
+from dpdoctor.analysis.cross_rank.matching import POINT_TO_POINT, Match, RankCalls, match, rank_calls
 from dpdoctor.analysis.cross_rank.model import ClockOffset, CrossRank, CrossRankGroup, Stragglers
 from dpdoctor.analysis.cross_rank.stragglers import (
+    FLOOR_NS,
+    LATE_SHARE,
     Pause,
     came_last,
     cause_of,
@@ -34,8 +36,7 @@ def compare_ranks(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause
     """
     chosen, notes = _by_rank(digests)
     ranks = {rank: rank_calls(digest, rank) for rank, digest in chosen.items()}
-    sizes = _group_sizes(chosen.values())
-    groups = tuple(_group(found, ranks, sizes.get(found.group)) for found in match(tuple(ranks.values())))
+    groups = tuple(_group(found, ranks) for found in match(tuple(ranks.values())))
     steps = step_lateness(groups, ranks)
 
     def cause(rank: int, late: list[int]) -> str | None:
@@ -43,16 +44,40 @@ def compare_ranks(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause
         return known or cause_of(groups, rank, late)
 
     world_size = max((digest.world_size or 0 for digest in chosen.values()), default=0)
+    verdict = _none_seen(find_stragglers(steps, tuple(ranks), cause), groups, ranks)
     return CrossRank(
         ranks=tuple(ranks),
         missing=tuple(rank for rank in range(world_size) if rank not in ranks),
         groups=groups,
         steps=steps,
-        verdict=_with_reason(find_stragglers(steps, tuple(ranks), cause), groups, tuple(chosen.values())),
+        verdict=_with_reason(verdict, groups, tuple(chosen.values())),
         came_last=came_last(groups, ranks),
         clocks=_clock_offsets(groups, ranks),
         notes=notes,
     )
+
+
+def _none_seen(verdict: Stragglers, groups: Sequence[CrossRankGroup], ranks: Mapping[int, RankCalls]) -> Stragglers:
+    """Return the verdict; that nobody is late is unknown where calls that are not compared take time enough for it."""
+    if verdict.kind != "none":
+        return verdict
+    reason = next((reason for rank in ranks.values() for reason in _not_compared(rank, groups)), None)
+    return verdict if reason is None else replace(verdict, kind="unknown", reason=reason)
+
+
+def _not_compared(rank: RankCalls, groups: Sequence[CrossRankGroup]) -> Iterator[str]:
+    """Yield in a clause which calls of a rank are not compared and take the time of a late rank, and why."""
+    if not len(rank.begin_ns):
+        return
+    enough_ns = max(FLOOR_NS, LATE_SHARE * float(rank.end_ns.max() - rank.begin_ns.min()))
+    for group in groups:
+        if group.reason is not None and rank.rank in group.ranks:
+            rows = rank.of_groups[group.name]
+            if rank.duration_ns[rows].sum() >= enough_ns:
+                yield f"group {group.name}: {group.reason}" if group.name else group.reason
+    of_pairs = np.array([operation in POINT_TO_POINT for operation in rank.operation], bool)
+    if rank.duration_ns[of_pairs].sum() >= enough_ns:
+        yield "who waits in sends and receives is not compared"
 
 
 def _with_reason(verdict: Stragglers, groups: Sequence[CrossRankGroup], digests: Sequence[Digest]) -> Stragglers:
@@ -91,18 +116,12 @@ def _by_rank(digests: Iterable[Digest]) -> tuple[dict[int, Digest], tuple[str, .
     return dict(sorted(chosen.items())), tuple(notes)
 
 
-def _group_sizes(digests: Iterable[Digest]) -> dict[str, int]:
-    return {
-        size.group: size.group_size for digest in digests for size in digest.collectives if size.group_size is not None
-    }
-
-
-def _group(found: Match, ranks: Mapping[int, RankCalls], size: int | None) -> CrossRankGroup:
+def _group(found: Match, ranks: Mapping[int, RankCalls]) -> CrossRankGroup:
     members: Sequence[RankCalls] = [ranks[rank] for rank in found.ranks]
     return CrossRankGroup(
         name=found.group,
         ranks=found.ranks,
-        num_missing=None if size is None else max(0, size - len(found.ranks)),
+        num_missing=None if found.size is None else max(0, found.size - len(found.ranks)),
         matched_by=found.matched_by,
         left_out=found.left_out,
         calls=common_calls(found, members) if found.reason is None else None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Literal, TypeVar
 
 import msgspec
@@ -21,11 +23,12 @@ POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
+class RankCalls(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """The m calls of one rank, in the order of their begin.
 
     Attributes:
         operation, group, cause: names of each call.
+        group_ranks, group_sizes: by the name of a group, which ranks it has and how many, as far as the trace says.
         begin_ns, end_ns: int64[m], since the base of this rank's trace.
         segment_ns: float64[m], local work before the call: from the end of all earlier calls of the rank, of whatever
             group, to its begin; 0 where an earlier one still ran, NaN for the first.
@@ -37,6 +40,8 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     operation: tuple[str, ...]
     group: tuple[str, ...]
     cause: tuple[str, ...]
+    group_ranks: Mapping[str, tuple[int, ...]]
+    group_sizes: Mapping[str, frozenset[int]]
     seq: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
     step: NDArray[np.int64]
@@ -45,14 +50,19 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     segment_ns: NDArray[np.float64]
     synchronising: NDArray[np.bool_]
 
-    def of_group(self, name: str) -> NDArray[np.int64]:
-        """Return int64[k]: the rows of a group's collectives, point-to-point calls left out."""
-        chosen = (
-            row
-            for row, (group, operation) in enumerate(zip(self.group, self.operation, strict=True))
-            if group == name and operation not in POINT_TO_POINT
-        )
-        return np.fromiter(chosen, np.int64)
+    @cached_property
+    def of_groups(self) -> Mapping[str, NDArray[np.int64]]:
+        """Return by group int64[k]: the rows of its collectives, point-to-point calls left out."""
+        found: dict[str, list[int]] = {name: [] for name in dict.fromkeys(self.group)}
+        for row, (group, operation) in enumerate(zip(self.group, self.operation, strict=True)):
+            if operation not in POINT_TO_POINT:
+                found[group].append(row)
+        return {name: np.array(rows, np.int64) for name, rows in found.items()}
+
+    @cached_property
+    def duration_ns(self) -> NDArray[np.int64]:
+        """Return int64[m]."""
+        return self.end_ns - self.begin_ns
 
 
 def rank_calls(digest: Digest, rank: int) -> RankCalls:
@@ -66,6 +76,8 @@ def rank_calls(digest: Digest, rank: int) -> RankCalls:
         operation=operation,
         group=tuple(calls.names[index] for index in calls.group),
         cause=_causes_of_calls(calls),
+        group_ranks=digest.group_ranks,
+        group_sizes=_sizes(digest),
         seq=np.array(calls.seq, np.int64),
         num_bytes=np.array(calls.num_bytes, np.int64),
         step=np.array(calls.step, np.int64),
@@ -74,6 +86,14 @@ def rank_calls(digest: Digest, rank: int) -> RankCalls:
         segment_ns=_segments(begin, end),
         synchronising=np.array([name in SYNCHRONISING for name in operation], bool),
     )
+
+
+def _sizes(digest: Digest) -> dict[str, frozenset[int]]:
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for size in digest.collectives:
+        if size.group_size is not None and size.operation not in POINT_TO_POINT:
+            found[size.group].add(size.group_size)
+    return {name: frozenset(sizes) for name, sizes in found.items()}
 
 
 def _causes_of_calls(calls: Calls) -> tuple[str, ...]:
@@ -220,6 +240,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: int64[n, k] into each rank's calls, in the order of the first rank; n is 0 where the group was refused.
+        size: of the group; None: not said.
         left_out: of each rank, calls that not all ranks hold.
         reason: why the group was refused; None: it was not.
     """
@@ -227,6 +248,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     ranks: tuple[int, ...]
     rows: NDArray[np.int64]
+    size: int | None = None
     left_out: tuple[int, ...] = ()
     matched_by: Literal["sequence", "order"] | None = None
     reason: str | None = None
@@ -234,37 +256,60 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 def match(ranks: Sequence[RankCalls]) -> tuple[Match, ...]:
     """Return every process group of these ranks with its common calls, by sequence numbers first."""
-    names = dict.fromkeys(name for rank in ranks for name in rank.group)
-    return tuple(_group(name, ranks) for name in names)
+    by_name: defaultdict[str, list[RankCalls]] = defaultdict(list)
+    for rank in ranks:
+        for name in rank.of_groups:
+            by_name[name].append(rank)
+    return tuple(_group(name, members) for name, of_name in by_name.items() for members in _by_group(name, of_name))
+
+
+def _by_group(name: str, ranks: Sequence[RankCalls]) -> Iterable[list[RankCalls]]:
+    """Return the ranks that mean the same group by a name: torch 2.4 to 2.8 call all parts of a split alike."""
+    told = dict.fromkeys(rank.group_ranks[name] for rank in ranks if name in rank.group_ranks)
+    found: defaultdict[tuple[int, ...], list[RankCalls]] = defaultdict(list)
+    for rank in ranks:
+        own = rank.group_ranks.get(name)
+        found[own or next((others for others in told if rank.rank in others), ())].append(rank)
+    return found.values()
 
 
 def _group(name: str, ranks: Sequence[RankCalls]) -> Match:
-    chosen = [(rank, rows) for rank in ranks if len(rows := rank.of_group(name))]
-    members, own_rows = [rank for rank, _ in chosen], [rows for _, rows in chosen]
-    numbers = tuple(rank.rank for rank in members)
-    if len(members) < 2:
-        return _refused(name, numbers, "calls of fewer than two ranks are here")
-    sides = _sides(members, own_rows)
-    numbered = all((rank.seq[row] != UNSAID).all() for rank, row in chosen)
-    common = _by_sequence(members, own_rows) if numbered else _by_order(numbers, sides)
+    members = [rank for rank in ranks if len(rank.of_groups[name])]
+    rows = [rank.of_groups[name] for rank in members]
+    sizes = frozenset[int]().union(*(rank.group_sizes.get(name, ()) for rank in members))
+    size = min(sizes) if len(sizes) == 1 else None
+    numbered = all((rank.seq[of_rank] != UNSAID).all() for rank, of_rank in zip(members, rows, strict=True))
+    common = _common(members, rows, size, numbered=numbered)
     if isinstance(common, str):
-        return _refused(name, numbers, common)
-    if not len(common):
-        return _refused(name, numbers, "no call is in the traces of all ranks")
-    contradiction = _contradiction(numbers, sides, common)
-    if contradiction is not None:
-        return _refused(name, numbers, contradiction)
+        numbers = tuple(rank.rank for rank in members or ranks)
+        return Match(group=name, ranks=numbers, rows=np.empty((0, len(numbers)), np.int64), size=size, reason=common)
     return Match(
         group=name,
-        ranks=numbers,
-        rows=taken(common, own_rows),
-        left_out=tuple(len(row) - len(common) for row in own_rows),
+        ranks=tuple(rank.rank for rank in members),
+        rows=taken(common, rows),
+        size=size,
+        left_out=tuple(len(of_rank) - len(common) for of_rank in rows),
         matched_by="sequence" if numbered else "order",
     )
 
 
-def _refused(name: str, ranks: tuple[int, ...], reason: str) -> Match:
-    return Match(group=name, ranks=ranks, rows=np.empty((0, len(ranks)), np.int64), reason=reason)
+def _common(
+    members: Sequence[RankCalls], rows: Sequence[NDArray[np.int64]], size: int | None, *, numbered: bool
+) -> NDArray[np.int64] | str:
+    """Return int64[n, k]: where in `rows` the calls lie that all members hold, or in a clause why that is not told."""
+    if not members:
+        return "it has sends and receives only, which differ by rank"
+    if len(members) < 2:
+        return "calls of fewer than two ranks are here"
+    if size is not None and len(members) > size:
+        return f"{len(members)} ranks have calls in a group of {size}: it is several groups"
+    sides, numbers = _sides(members, rows), tuple(rank.rank for rank in members)
+    common = _by_sequence(members, rows) if numbered else _by_order(numbers, sides)
+    if isinstance(common, str):
+        return common
+    if not len(common):
+        return "no call is in the traces of all ranks"
+    return _contradiction(numbers, sides, common) or common
 
 
 def _sides(members: Sequence[RankCalls], rows: Sequence[NDArray[np.int64]]) -> list[Side]:

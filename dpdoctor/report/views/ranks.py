@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -150,6 +151,7 @@ def _events(verdict: Stragglers) -> Iterator[Table]:
 def _groups(groups: Sequence[CrossRankGroup]) -> Iterator[Table]:
     if not groups:
         return
+    names = Counter(group.name for group in groups)
     more = f" {units.count(len(groups) - MOST_GROUPS, 'more group')} not shown." if len(groups) > MOST_GROUPS else ""
     yield Table(
         caption=f"Process groups, and how their calls were found again on every rank.{more}",
@@ -161,18 +163,20 @@ def _groups(groups: Sequence[CrossRankGroup]) -> Iterator[Table]:
             Column(title="Calls not on all ranks", numeric=True),
             Column(title="Matched by"),
         ),
-        rows=tuple(_group_row(group) for group in groups[:MOST_GROUPS]),
+        rows=tuple(_group_row(group, names) for group in groups[:MOST_GROUPS]),
     )
 
 
-def _group_row(group: CrossRankGroup) -> tuple[Cell, ...]:
+def _group_row(group: CrossRankGroup, names: Counter[str]) -> tuple[Cell, ...]:
+    more = ", ..." if len(group.ranks) > MOST_NUMBERS else ""
+    whose = f"ranks {', '.join(map(str, group.ranks[:MOST_NUMBERS]))}{more}" if names[group.name] > 1 else ""
     matched = (
         Cell(text=f"not compared: {group.reason}")
         if group.reason
         else Cell(text="their numbers" if group.matched_by == "sequence" else "their order")
     )
     return (
-        name_cell(group.name, LONGEST_NAME) if group.name else Cell(text="not named"),
+        name_cell(group.name, LONGEST_NAME, note=whose) if group.name else Cell(text="not named"),
         whole_cell(len(group.ranks)),
         whole_cell(group.num_missing),
         whole_cell(0 if group.calls is None else len(group.calls)),

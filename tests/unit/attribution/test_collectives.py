@@ -13,9 +13,11 @@ import pytest
 from dpdoctor.attribution.breakdown import activities, occupancy
 from dpdoctor.attribution.collectives import (
     MAX_CALLS,
+    MAX_RANKS,
     MAX_SIZES,
     call_columns,
     collective_sizes,
+    group_ranks,
     local_causes,
     small_calls,
 )
@@ -115,6 +117,24 @@ def test_groups_of_different_sizes_leave_the_ranks_unknown(tmp_path: Path) -> No
     kineto.span("gloo:all_gather", 4, 8, thread=GLOO_A, **shapes(100))
     kineto.op("aten::add", 0, 1)
     assert only(kineto.observe(tmp_path)) == ("all_gather", "", UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("header", "call", "known"),
+    [
+        ([], "[2, 0, 4, 6]", {"7": (0, 2, 4, 6)}),
+        ([{"pg_name": "7", "ranks": [0, 9]}], "[0, 2, 4, 6]", {"7": (0, 9)}),
+        ([{"pg_name": "7", "ranks": []}, {"pg_name": "8", "ranks": [0, 9]}], "[0, ..., 6]", {}),
+        ([{"pg_name": "7", "ranks": [*range(MAX_RANKS + 1)]}], "[]", {}),
+    ],
+)
+def test_the_ranks_of_a_group_that_has_calls(
+    tmp_path: Path, header: list[dict[str, Any]], call: str, known: dict[str, tuple[int, ...]]
+) -> None:
+    made = Kineto(distributedInfo={"rank": 0, "pg_config": header})
+    made.kernel("ncclDevKernel_AllGather", 10, 20, called=1, **{**METADATA, "Process Group Ranks": call})
+    observed = made.observe(tmp_path)
+    assert group_ranks(observed.trace, observed.found) == known
 
 
 def test_exposed_is_what_no_compute_of_the_same_device_covers(tmp_path: Path) -> None:

@@ -372,6 +372,12 @@ class TestRanks:
         assert reason in tables("ranks", run)["Process"].rows[0][-1].text
         assert cross_rank.notes[-1] in only(Callout, build("ranks", run))[-1].text
 
+    def test_groups_of_one_name_are_told_apart(self) -> None:
+        members = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+        digests = [replace(one, group_ranks={"0": members[one.rank or 0]}) for one in traced_runs.late_rank(4)]
+        rows = tables("ranks", traced_runs.trace_run(*digests))["Process"].rows
+        assert [row[0].note for row in rows] == ["ranks 0, 1", "ranks 2, 3"]
+
     def test_one_rank_has_nothing_to_compare(self) -> None:
         (found,) = build("ranks", traced_runs.cpu_trace())
         assert (found.kind, figures(found.reason)) == ("absent", ["299"])

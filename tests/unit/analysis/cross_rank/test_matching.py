@@ -164,6 +164,39 @@ def test_point_to_point_calls_do_not_disturb():
     assert only_group(ranks).left_out == (0, 0)
 
 
+def split_alike(told=(0, 1, 2, 3)):
+    """Two pairs that nothing keeps together, in groups that torch's split_group gave one name; who tells its ranks."""
+    pairs = [*lockstep(irregular(6), [MS] * 6), *lockstep(irregular(6, seed=1), [MS] * 6)]
+    members = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    made = [with_group_size(one, "0", 2) for one in digests(pairs)]
+    return [replace(one, group_ranks={"0": members[one.rank]} if one.rank in told else {}) for one in made]
+
+
+@pytest.mark.parametrize("told", [(0, 1, 2, 3), (0, 3), (1, 2, 3)])
+def test_groups_of_one_name_are_told_apart_by_their_ranks(told):
+    groups = compare_ranks(split_alike(told)).groups
+    assert [(group.ranks, group.num_missing, group.reason) for group in groups] == [
+        ((0, 1), 0, None),
+        ((2, 3), 0, None),
+    ]
+
+
+def test_more_ranks_than_a_group_has_are_several_groups():
+    (group,) = compare_ranks(split_alike(told=())).groups
+    assert group.reason == "4 ranks have calls in a group of 2: it is several groups"
+
+
+def test_calls_of_pairs_alone_are_not_taken_for_missing_ranks():
+    pair = lockstep(irregular(6), [MS] * 6)
+    ranks = [
+        [replace(call, operation=operation) for call in calls]
+        for calls, operation in zip(pair, ("send", "recv"), strict=True)
+    ]
+    group = only_group(ranks)
+    assert group.ranks == (0, 1)
+    assert "sends and receives only" in group.reason
+
+
 def test_each_group_is_matched_by_itself():
     pair = lockstep(irregular(6), [MS] * 6)
     ranks = [*pair, [replace(call, group="1") for call in pair[0]], [replace(call, group="1") for call in pair[1]]]
