@@ -96,7 +96,7 @@ def _not_measured(
         reason = untold or "the trace holds neither device events nor operators"
         yield NotMeasured(what=TIME, reason=reason)
     if not len(steps.spans):
-        reason = "the trace has no ProfilerStep# and no Optimizer.step# spans"
+        reason = "the trace has no ProfilerStep# and, outside of backward passes, no Optimizer.step# spans"
         yield NotMeasured(what="steps, units of FSDP, costs of DataParallel", reason=reason)
     if not len(trace.memory):
         yield NotMeasured(what="memory", reason="the trace was recorded without profile_memory")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpdoctor.attribution import marks
 from dpdoctor.attribution.device_events import DeviceEvents
+from dpdoctor.attribution.host_events import is_inside
 from dpdoctor.attribution.intervals import Spans
 from dpdoctor.digest import HOST
 from dpdoctor.trace.model import UNKNOWN, Kind, Trace
@@ -63,8 +64,7 @@ def training_thread(trace: Trace) -> int:
     most operators. UNKNOWN: there are no host events.
     """
     events = trace.events
-    for pattern in (marks.PROFILER_STEP, marks.OPTIMIZER_STEP):
-        rows = _marked(trace, pattern)
+    for rows in (_marked(trace, marks.PROFILER_STEP), _updates(trace)):
         if len(rows):
             return _most_common(events.thread[rows])
     threads = events.thread[events.kind == Kind.CPU_OP]
@@ -85,6 +85,12 @@ def _marked(trace: Trace, pattern: str) -> NDArray[np.int64]:
     return rows[trace.named(pattern)[trace.events.name[rows]]]
 
 
+def _updates(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of the optimizers' steps but for those in a backward pass, which update a parameter each."""
+    events, rows = trace.events, _marked(trace, marks.OPTIMIZER_STEP)
+    return rows[~is_inside(events, _marked(trace, marks.BACKWARD), events.thread[rows], events.begin_ns[rows])]
+
+
 def _profiler_steps(trace: Trace, thread: int) -> tuple[NDArray[np.int64], Spans]:
     rows = _marked(trace, marks.PROFILER_STEP)
     rows = rows[trace.events.thread[rows] == thread]
@@ -97,16 +103,22 @@ def _profiler_steps(trace: Trace, thread: int) -> tuple[NDArray[np.int64], Spans
 
 
 def _optimizer_steps(trace: Trace, thread: int) -> tuple[NDArray[np.int64], Spans]:
-    """A step is one update of the optimizer that updates most; with several alike, of the one that does so last."""
-    events = trace.events
-    rows = _marked(trace, marks.OPTIMIZER_STEP)
+    """A step is one update of the optimizer that updates most; with several alike, of the one that does so last.
+
+    Those of one class bear one name: updates between which no backward pass ran are of one step.
+    """
+    events, rows = trace.events, _updates(trace)
     rows = rows[events.thread[rows] == thread]
     rows = rows[np.argsort(events.end_ns[rows], kind="stable")]
     if not len(rows):
         return np.empty(0, np.int64), np.empty((0, 2), np.int64)
     counts = np.bincount(events.name[rows])
     most = [name for name in events.name[rows].tolist() if counts[name] == counts.max()]
-    ends = events.end_ns[rows][events.name[rows] == most[-1]]
+    rows = rows[events.name[rows] == most[-1]]
+    backward = np.sort(events.begin_ns[_marked(trace, marks.BACKWARD)])
+    if len(backward):
+        rows = rows[np.append(np.diff(np.searchsorted(backward, events.begin_ns[rows])) > 0, True)]
+    ends = events.end_ns[rows]
     return np.arange(len(ends) - 1), np.stack((ends[:-1], ends[1:]), axis=1)
 
 

@@ -52,6 +52,36 @@ def test_of_two_optimizers_alike_the_later_ends_the_step() -> None:
     assert (host_steps(recording.trace()).spans // US).tolist() == [[100, 200], [200, 300]]
 
 
+NODE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def test_optimizers_of_one_class_that_update_after_one_backward_pass_make_one_step() -> None:
+    recording = Recording()
+    for at in (100, 200, 300):
+        recording.op(NODE, at - 70, at - 60, thread=AUTOGRAD)
+        recording.span("Optimizer.step#Adam.step", at - 50, at - 40)
+        recording.span("Optimizer.step#Adam.step", at - 10, at)
+    assert (host_steps(recording.trace()).spans // US).tolist() == [[100, 200], [200, 300]]
+
+
+def test_closures_that_run_the_backward_pass_in_the_update_leave_steps_apart() -> None:
+    recording = Recording()
+    for at in (100, 200, 300):
+        recording.span("Optimizer.step#LBFGS.step", at - 50, at)
+        recording.op(NODE, at - 40, at - 30, thread=AUTOGRAD)
+    assert (host_steps(recording.trace()).spans // US).tolist() == [[100, 200], [200, 300]]
+
+
+def test_updates_of_single_parameters_in_the_backward_pass_are_no_steps() -> None:
+    recording = Recording()
+    recording.op("aten::mm", 0, 10)
+    for at in range(20, 90, 10):
+        recording.op("torch::autograd::AccumulateGrad", at, at + 9, thread=AUTOGRAD)
+        recording.span("Optimizer.step#SGD.step", at + 2, at + 5, thread=AUTOGRAD)
+    steps = host_steps(recording.trace())
+    assert (steps.source, steps.thread) == ("none", MAIN)
+
+
 @pytest.mark.parametrize("name", ["ProfilerStep", "ProfilerStep#", "ProfilerStep#1 again", f"ProfilerStep#{9**99}"])
 def test_there_may_be_none(name: str) -> None:
     recording = Recording()
