@@ -177,4 +177,4 @@ def _cost_words(summary: RunSummary, finding: Finding) -> str:
     told, cost = told_share(summary, finding), finding.cost
     if finding.status != "confirmed" or told is None or cost.value is None or are_alike(told, cost.value):
         return cost_words(finding)
-    return f"it takes {units.share(told)} of each step, and its cost is taken as {with_interval(cost)}"
+    return f"it takes {units.share(told)} of each step, and without it a step is {with_interval(cost)} shorter"

@@ -543,8 +543,8 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
 
 
 def _shorter(finding: Finding, told: float) -> str:
-    """Return how much shorter a step may be without what is found, or what that is taken to cost, which is less than a
-    step takes for it where trace and ablation differ; empty: about the share that is told of it.
+    """Return how much shorter a step is without what is found, which is not what it takes of a step where trace and
+    ablation differ; empty: about the share that is told of it.
     """
     gain = finding.gain.value if finding.gain is not None else None
     if finding.share_of != "step":
@@ -552,7 +552,7 @@ def _shorter(finding: Finding, told: float) -> str:
     if finding.speedup_basis == "at most" and gain is not None:
         saved, words = 1 - 1 / gain, "a step up to {} shorter"
     elif finding.status == "confirmed":
-        saved, words = finding.cost.value or 0.0, "its cost is taken as {}"
+        saved, words = finding.cost.value or 0.0, "without it a step is {} shorter"
     else:
         return ""
     return "" if diagnosis.are_alike(saved, told) else words.format(units.share(saved))

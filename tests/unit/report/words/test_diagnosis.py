@@ -39,4 +39,4 @@ def test_how_many_more_the_report_has(number: int, said: str) -> None:
 def test_a_cost_that_is_not_the_share_of_the_verdict_is_told_beside_that() -> None:
     (found,) = costliest(with_findings(runs.cpu_run(), finding(cost=figure(0.10, 0.01, "ratio"))).summary)
     (cost,) = found.treatments[0].costs
-    assert cost.startswith("ddp: it takes 42% of each step, and its cost is taken as 10% (9.0–11), confirmed;")
+    assert cost.startswith("ddp: it takes 42% of each step, and without it a step is 10% (9.0–11) shorter, confirmed;")
