@@ -16,7 +16,7 @@ from dpdoctor.analysis.base.traces import CommonSteps, Traces, exposed_ns, hidde
 from dpdoctor.analysis.breakdown import part_share, share
 from dpdoctor.analysis.loader.feed import feed
 from dpdoctor.digest import DeviceStep, Digest
-from dpdoctor.records import ALL_PHASES, COMMUNICATION, HAND_WRITTEN, NOW_AND_THEN, PHASES, Launch, Strategy
+from dpdoctor.records import ALL_PHASES, COMMUNICATION, FULL, HAND_WRITTEN, NOW_AND_THEN, PHASES, Launch, Strategy
 
 NO_TIME = "the traced steps took no time"
 NO_PHASES = "the trace does not say in which phase of a step the host was"
@@ -42,12 +42,13 @@ def exposed_share(traces: Traces) -> Figure:
     return stats.ratio_of_totals(parts, "ratio")
 
 
-def clocked_share(launch: LaunchFacts) -> Figure:
-    """Return the share of a step that the host spends in calls of collectives, on the rank where it is least.
+def clocked_share(launch: LaunchFacts, ablation: str = FULL) -> Figure:
+    """Return the share of an ablation's step that the host spends in calls of collectives, on the rank where it is
+    least.
 
     As with `exposed_share`, that rank is the one the others wait for. Unknown where nobody took the time of such calls.
     """
-    windows = launch.windows()
+    windows = launch.windows(ablation)
     is_timed = windows and all(len(s.phases_ns) == len(ALL_PHASES) for w in windows for r in w.ranks for s in r.steady)
     if not is_timed:
         return stats.unknown("ratio", NOT_TIMED)

@@ -346,6 +346,19 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return clocked_share(self.launch) if self.launch else stats.unknown("ratio", NOT_TIMED)
 
     @cached_property
+    def share_left_in(self) -> Figure:
+        """Return the share of a step that the host spends in those calls that the ablation no_comm leaves in.
+
+        It is no more than all calls take: where ranks wait for each other in the others, without them they wait in
+        these. Unknown on a GPU, where calls return when they are queued.
+        """
+        ablation, step = self.ablation(NO_COMM), self.mode.step.value
+        if self.launch is None or self.on_gpu or ablation is None or not ablation.step.value or not step:
+            return stats.unknown("ratio", NOT_TIMED)
+        left = stats.scaled(clocked_share(self.launch, NO_COMM), ablation.step.value / step)
+        return min(left, self.clocked_share, key=lambda share: share.value or 0.0)
+
+    @cached_property
     def exposure(self) -> Exposure | None:
         """Return the exposed and the removable communication; None: no traced step tells it."""
         if self.launch is None:

@@ -61,18 +61,19 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
         return CannotTell(reason=facts.traces.why_unknown or neither(facts))
     claim = seen.removable if seen else None
     weighed = _weighed(facts, claim)
-    if max(weighed.value, (claim.value or 0.0) if claim and weighed.status == "refuted" else 0.0) < SMALL:
+    left, is_refuted = facts.share_left_in.value or 0.0, weighed.status == "refuted"
+    if max(weighed.value, left, (claim.value or 0.0) if claim and is_refuted else 0.0) < SMALL:
         return None
     evidence = [*ablation_words(facts), *core_words(facts), *library_words(facts)]
     if seen is not None:
         evidence.insert(0, trace_words(seen))
     if seen is not None and ablation is not None:
         evidence.append(agreement_words(seen, ablation))
-    return (
-        _refuted(facts, weighed, evidence)
-        if weighed.status == "refuted"
-        else _found(facts, weighed, evidence, _largest(parts))
-    )
+    if left >= SMALL:
+        evidence.append(f"calls that the ablation leaves in take {units.share(left)} of a step on the host's clock")
+        if is_refuted or weighed.value < SMALL:
+            return _left_in(facts, evidence)
+    return _refuted(facts, weighed, evidence) if is_refuted else _found(facts, weighed, evidence, _largest(parts))
 
 
 def _weighed(facts: ModeFacts, claim: Figure | None) -> Weighed:
@@ -116,6 +117,25 @@ def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Findin
         code=advice.code if advice else None,
         line=advice.line if advice else None,
         speedup=faster_without(stats.scaled(weighed.cost, advice.saves)) if advice else None,
+    )
+
+
+def _left_in(facts: ModeFacts, evidence: list[str]) -> Finding:
+    """Return what collectives take that are not of gradients or parameters, where nothing else takes as much."""
+    cost = facts.share_left_in
+    share = cost.value or 0.0
+    way = max(facts.own_exchanges, key=lambda way: way.calls, default=None)
+    return Finding(
+        rule="exposed_communication",
+        mode=facts.name,
+        severity=severity(share),
+        status="inferred",
+        title=f"collectives beside those of gradients and parameters take {units.share(share)} of each step",
+        cost=cost,
+        evidence=(*evidence, *([f"the script makes {way.facts}"] if way else [])),
+        cause=None,
+        remedy=None,
+        line=way.line if way else None,
     )
 
 

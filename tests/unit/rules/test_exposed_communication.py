@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis import TRACE_MODE, Figure, Finding
+from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, Finding
 from dpdoctor.analysis.base.summary import Batch
 from dpdoctor.records import (
     PARAMETERS_EQUAL,
@@ -36,6 +36,7 @@ from tests.builders.cases import (
     ranks,
     skipped,
     unknown,
+    waiting,
 )
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
@@ -173,6 +174,34 @@ def test_a_disagreement_is_said(share: float, word: str) -> None:
 def test_what_the_ablation_refutes_is_not_recommended() -> None:
     found = finding(FIRES["refuted"])
     assert (found.status, found.remedy, found.speedup) == ("refuted", None, None)
+
+
+def with_others(share: float, gained: AblationSummary, *, device: str = "cpu") -> Case:
+    """Return a step of which calls of collectives take a share, also without those of gradients."""
+    of = [waiting(rank, share) for rank in ranks(2, device_type=device)]
+    without = [
+        tuple(replace(window, ablation="no_comm") if window.window == 2 else window for window in rank.windows)
+        for rank in of
+    ]
+    of = [replace(rank, windows=windows) for rank, windows in zip(of, without, strict=True)]
+    own = {"native": OWN, "conversion": by_hand(of_gradients=False), "ablations": {"no_comm": gained}}
+    return untraced("native", of=of, **own)
+
+
+def test_what_the_ablation_leaves_in_is_told_where_it_takes_the_time() -> None:
+    found = finding(with_others(0.4, ablation(0.0, 0.02)))
+    assert (found.status, found.severity, found.line) == ("inferred", "critical", "train.py:40")
+    assert found.cost.value == pytest.approx(0.4)
+    assert (found.remedy, found.speedup) == (None, None)
+    assert said(with_others(0.04, ablation(0.0, 0.02))) is None
+    assert said(with_others(0.4, ablation(0.0, 0.02), device="cuda")) is None
+
+
+def test_beside_gradients_it_is_a_fact() -> None:
+    found = finding(with_others(0.4, ablation(0.2)))
+    assert (found.status, found.cost.value) == ("confirmed", 0.2)
+    # Without the others a step is 0.8 of STEP_S, of which they take 0.4.
+    assert any("leaves in take 32% of a step" in text for text in found.evidence)
 
 
 def test_the_remedy_halves_the_cost() -> None:
