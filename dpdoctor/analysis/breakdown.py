@@ -69,9 +69,8 @@ def part_share(traces: Traces, *keys: str) -> Figure:
     return _share(traces.common, traces.why_unknown, *keys)
 
 
-def share(traces: Traces, part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
-    """Return `part` (ns, of the same step on every device) over the steps' mean length, of the steps that count."""
-    common = traces.common
+def share(common: CommonSteps, part: Callable[[Sequence[DeviceStep]], float]) -> Figure:
+    """Return `part` (ns, of the same step on every device) over the steps' mean length, of these steps."""
     parts = [(part(at_once), _length(at_once)) for at_once in common.steps]
     return _noted(stats.ratio_of_totals(parts, "ratio", reason=common.left_out), common)
 

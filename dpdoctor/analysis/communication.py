@@ -201,7 +201,7 @@ def exposed_calls_share(traces: Traces, wanted: Callable[[str, int], bool], most
         return min(of_calls, *map(exposed_ns, steps))
 
     reason = traces.why_unknown
-    return share(traces, least) if reason is None else stats.unknown("ratio", reason)
+    return share(traces.with_calls, least) if reason is None else stats.unknown("ratio", reason)
 
 
 def _wanted_ns(digest: Digest, wanted: Callable[[str, int], bool], most: float) -> dict[int, float]:

@@ -31,6 +31,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         how = f"no trace and no ablation shows what it costs: {why}"
         return CannotTell(reason=facts.traces.why_unknown or how)
     reductions = facts.exposed_calls_share(lambda operation, _: "reduce" in operation)
+    # A step of more calls than are kept shows none of them.
+    seen = seen if reductions.value is not None else None
     claim = stats.scaled(reductions, 1 - 1 / micro_batches) if seen else _nothing()
     weighed = weigh(claim, ablation)
     refuted = weighed.status == "refuted"

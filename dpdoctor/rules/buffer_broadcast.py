@@ -26,7 +26,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return CannotTell(reason=reason)
     # What others broadcast is not DistributedDataParallel's to switch off.
     is_others = facts.name == TRACE_MODE and not any(digest.buckets for digest in facts.traces.digests)
-    if is_others or not facts.traces.common.steps:
+    if is_others or not facts.traces.with_calls.steps:
         return None
     weighed = weigh_part(facts, facts.exposed_calls_share(lambda operation, _: operation == OPERATION))
     if weighed.value < SMALL or weighed.status == "refuted":

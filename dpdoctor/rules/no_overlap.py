@@ -48,7 +48,7 @@ def _traced(facts: ModeFacts) -> Finding | CannotTell | None:
     overlap = of_steps([step for at_once in common.steps for step in at_once]).overlap_ratio
     if overlap is None or overlap >= POOR:
         return None
-    weighed = weigh_part(facts, share(found, _hideable(found)))
+    weighed = weigh_part(facts, share(found.common, _hideable(found)))
     if weighed.value < SMALL or weighed.status == "refuted":
         return None
     return _finding(facts, weighed, overlap)

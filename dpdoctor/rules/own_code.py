@@ -150,7 +150,9 @@ def _by_trace(facts: ModeFacts, found: Traces) -> Figure:
     Where only some ranks have it, the others wait for them, and the straggler's rule tells of it. The profiler makes a
     step longer, but not what waits in it.
     """
-    least = share(found, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in OWN_CODE) for step in steps))
+    least = share(
+        found.common, lambda steps: min(sum(step.idle_by.get(cause, 0) for cause in OWN_CODE) for step in steps)
+    )
     assert facts.mode.step.value is not None
     return stats.scaled(least, step_s(found) / facts.mode.step.value)
 

@@ -47,8 +47,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return None  # dpdoctor wraps in as few calls as would be advised, and hides its group from the script
     if (reason := facts.traces.why_unknown) is not None:
         return CannotTell(reason=reason)
-    common = found.common
-    if not common.steps:
+    if not found.with_calls.steps:
         return CannotTell(reason=f"no step with its collectives is whole on every device: {how_to_trace(facts)}")
     limits = _limits(found)
     left_out = NOT_HERE | OF_UNITS if is_whole else NOT_HERE - _by_hand(facts)
@@ -142,8 +141,8 @@ def _limits(found: Traces) -> dict[str, int]:
 
 
 def _in_whole_steps(found: Traces, wanted: Callable[[str, int], bool]) -> list[list[int]]:
-    """Return, for each step that all traces hold whole, the bytes of each wanted call of all ranks."""
-    sizes: dict[int, list[int]] = {steps[0].step: [] for steps in found.common.steps}
+    """Return, for each step that all traces hold with its calls, the bytes of each wanted call of all ranks."""
+    sizes: dict[int, list[int]] = {steps[0].step: [] for steps in found.with_calls.steps}
     for digest in found.digests:
         calls = digest.calls
         for operation, num_bytes, step in zip(calls.operation, calls.num_bytes, calls.step, strict=True):

@@ -6,6 +6,7 @@ figure would depend on who adds it up. Where traces do not tell what ranks commu
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -160,6 +161,15 @@ def _name(digest: Digest, device: DeviceDigest) -> str:
     return rank if len(digest.devices) == 1 else f"GPU {device.index} of {rank}"
 
 
+def _kept_until(digest: Digest) -> float:
+    """Return until when every call of a trace is kept: until the last, where others were dropped."""
+    return digest.calls.begin_ns[-1] if digest.calls.num_dropped else math.inf
+
+
+def _ends_by(step: DeviceStep, at_ns: float) -> bool:
+    return step.end_ns <= at_ns
+
+
 class Traces(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What is kept of the traces of a launch's ranks, in the order of the ranks; empty: none left one."""
 
@@ -173,6 +183,17 @@ class Traces(msgspec.Struct, frozen=True, eq=False, dict=True):
     def common(self) -> CommonSteps:
         """Return the steps that every device holds whole: only those are added up."""
         return common_steps(self.digests)
+
+    @cached_property
+    def with_calls(self) -> CommonSteps:
+        """Return those of the common steps of which every call is kept: of traces with very many, the first ones."""
+        common = self.common
+        until_ns = [_kept_until(digest) for digest in self.digests for device in digest.devices if device.steps]
+        steps = tuple(at_once for at_once in common.steps if all(map(_ends_by, at_once, until_ns)))
+        if len(steps) == len(common.steps):
+            return common
+        left_out = f"of {units.count(len(common.steps), 'traced step')} {units.whole(len(steps))} have all calls kept"
+        return CommonSteps(steps=steps, left_out="; ".join(filter(None, (common.left_out, left_out))))
 
     @cached_property
     def why_unknown(self) -> str | None:

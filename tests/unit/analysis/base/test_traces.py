@@ -12,13 +12,13 @@ from dpdoctor import rundir
 from dpdoctor.analysis import Analysis, analyse
 from dpdoctor.analysis.base.traces import MAY_HOLD, Traces, why_unknown
 from dpdoctor.analysis.breakdown import breakdown_shares, trace_breakdown
-from dpdoctor.analysis.communication import exposed_share
+from dpdoctor.analysis.communication import exposed_calls_share, exposed_share
 from dpdoctor.analysis.comparison import compare
 from dpdoctor.analysis.waterfall import rotating_wait
 from dpdoctor.digest import Breakdown, Digest
 from dpdoctor.records import Rank
 from dpdoctor.rules import diagnose
-from tests.builders import runs, traced_runs
+from tests.builders import runs, traced_cases, traced_runs
 from tests.builders.simulated_ranks import digest as rank_of
 from tests.builders.specs import mode_spec, run
 
@@ -136,3 +136,30 @@ class TestTracesWithoutHeaders:
         ranks = [Rank(index=0, record=None, steps=(), windows=(), events=(), trace=None, digest=None)]
         launch = runs.launch(*ranks, mode="trace")
         assert analyse(run({mode_spec("trace", 1): [launch]})).run.modes["trace"][0].ranks == tuple(ranks)
+
+
+class TestSteps:
+    def test_those_count_for_calls_of_which_every_call_is_kept(self) -> None:
+        calls = [("all_reduce", 4_000, 1.0, 1.0)] * 20
+        whole = [traced_cases.digest(rank, exposed=20, calls=calls) for rank in range(2)]
+        # The last that is kept is the first of the sixth step.
+        cut = [with_kept(one, 101) for one in whole]
+        assert Traces(whole).with_calls == Traces(whole).common
+        assert [steps[0].step for steps in Traces([whole[0], cut[1]]).with_calls.steps] == [0, 1, 2, 3, 4]
+        assert Traces(cut).with_calls.left_out == "of 10 traced steps 5 have all calls kept"
+        for traces in (Traces(whole), Traces(cut)):
+            assert exposed_calls_share(traces, lambda *_: True).value == pytest.approx(0.2)
+
+    def test_of_one_step_of_too_many_calls_none(self) -> None:
+        (digest,) = [traced_cases.digest(exposed=20, calls=[("all_reduce", 4_000, 1.0, 1.0)] * 20)]
+        cut = Traces([with_kept(digest, 7)])
+        assert cut.common.steps
+        found = exposed_calls_share(cut, lambda *_: True)
+        assert (found.value, found.reason) == (None, "of 10 traced steps 0 have all calls kept")
+
+
+def with_kept(digest: Digest, num: int) -> Digest:
+    """Return the digest of a trace with more calls than are kept."""
+    calls = msgspec.structs.asdict(digest.calls)
+    kept = {name: column[:num] for name, column in calls.items() if name not in ("names", "causes", "num_dropped")}
+    return replace(digest, calls=replace(digest.calls, **kept, num_dropped=len(calls["seq"]) - num))
