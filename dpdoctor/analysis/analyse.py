@@ -212,7 +212,7 @@ def _mode(spec: ModeSpec, launches: Sequence[LaunchFacts], header: RunHeader, sp
         status=speaking.record.status,
         reason=speaking.record.reason,
         stderr_tail=speaking.record.stderr_tail,
-        world_size=max([spec.world_size, *(digest.world_size or 1 for digest in _traces_alone(spec, speaking))]),
+        world_size=max(_told_sizes(spec, speaking), default=spec.world_size),
         num_devices=spec.num_devices,
         placement=spec.placement,
         backend=first.backend if first else None,
@@ -272,9 +272,10 @@ def _own(spec: ModeSpec, shown: LaunchFacts, windows: Sequence[Sequence[Window]]
     )
 
 
-def _traces_alone(spec: ModeSpec, launch: LaunchFacts) -> Sequence[Digest]:
-    """Return the traces of a run that is made of nothing else, which may be of more ranks than are there."""
-    return tuple(launch.traces.digests) if spec.name == TRACE_MODE else ()
+def _told_sizes(spec: ModeSpec, launch: LaunchFacts) -> list[int]:
+    """Return how many ranks traces of which a run is made say that there were; there may be more files, or fewer."""
+    digests = launch.traces.digests if spec.name == TRACE_MODE else ()
+    return [digest.world_size for digest in digests if digest.world_size]
 
 
 def _launched(launches: Sequence[Launch]) -> list[LaunchRecord]:

@@ -476,6 +476,11 @@ def test_a_run_of_traces_alone_says_what_it_is_and_of_how_many_ranks() -> None:
     assert {mode.throughput.reason, mode.step.reason, mode.profiler_overhead.reason} == {TRACES_ALONE}
 
 
+def test_of_several_traces_of_a_rank_each_is_no_rank_of_its_own() -> None:
+    digests = [*traced_runs.late_rank(2, 1), *traced_runs.late_rank(2, 1)]
+    assert traced_runs.trace_run(*digests).summary.modes["trace"].world_size == 2
+
+
 WHOLE = DeviceTime(
     device=0, compute_s=0.046, exposed_comm_s=0.031, h2d_s=0.004, copy_s=0.001, idle_s=0.018, total_s=0.1, comm_s=0.062
 )
