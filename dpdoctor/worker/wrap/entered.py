@@ -32,7 +32,8 @@ class Entered:
         varies: whether they were not all the same.
         is_anew: whether the looking began anew.
         labels: of batches that loaders gave; where none gave any, what the losses are held to.
-        given: digest of the largest tensors in each of those batches that the thread which trains took.
+        given: digest of the largest tensors in each of those batches that the thread which trains took, as they were
+            when the next forward began: a script may receive another rank's batch into them.
         drawn: the generators that each of these steps drew from before its first forward, with their states then.
 
     Args:
@@ -50,6 +51,7 @@ class Entered:
         self.varies = self.is_anew = False
         self.labels = Labels()
         self.given = 0
+        self._taken: list[torch.Tensor] = []
         self._is_handed = False
         self._states = states
         self._before: Mapping[str, int] = {}
@@ -61,6 +63,7 @@ class Entered:
 
         One in eval mode trains only if a backward pass follows, before a forward of its module in training mode does.
         """
+        self._note_given()
         doubted = self._doubted.pop(module, 0)
         if not (self._of_step or self._doubted or (in_eval_mode and doubted)):
             self._note_drawn()
@@ -95,7 +98,13 @@ class Entered:
                 readable = list(filter(_is_readable, structure.tensors(batch, MOST_VALUES)))
                 # Beside the samples a batch may hold what differs all the same, such as the time. A mask is as large.
                 largest = max(map(torch.Tensor.numel, readable), default=0)
-                self.given = _followed_by(self.given, (each for each in readable if each.numel() == largest))
+                self._taken += (each for each in readable if each.numel() == largest)
+
+    def _note_given(self) -> None:
+        if self._taken:
+            with torch._C.DisableTorchFunctionSubclass():
+                self.given = _followed_by(self.given, self._taken)
+            self._taken.clear()
 
     def held_to(self, targets: Iterable[torch.Tensor]) -> None:
         """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""
@@ -104,6 +113,7 @@ class Entered:
 
     def step_ended(self) -> None:
         """End a step; one without tensors tells nothing."""
+        self._note_given()
         if self._of_step:
             self.num_steps += 1
             self.digest = hash((self.digest, self._of_step))
@@ -116,6 +126,7 @@ class Entered:
     def begin_anew(self) -> None:
         """Forget what entered: from now on it may be something else."""
         self.num_steps = self.digest = self._of_step = self.given = 0
+        self._taken.clear()
         self._doubted.clear()
         self._first, self.varies, self.is_anew = None, False, True
         self.drawn, self._before = {}, self._states()

@@ -262,6 +262,7 @@ def given(*batches: Any, ahead: bool = False) -> int:
     entered.is_on = True
     for batch in batches:
         entered.handed(batch, ahead=ahead)
+    entered.step_ended()
     return entered.given
 
 
@@ -272,6 +273,16 @@ def test_batches_are_others_by_their_largest_tensor_where_the_thread_that_trains
     assert given([ONE, now], ahead=True) == given()
     mask = torch.ones_like(ONE)
     assert given([ONE, mask]) != given([OTHER, mask])
+
+
+def test_what_a_rank_receives_into_its_batch_is_given() -> None:
+    entered, batch = Entered(), ONE.clone()
+    entered.is_on = True
+    entered.handed([batch])
+    batch.copy_(OTHER)
+    entered.forward([batch])
+    batch.zero_()
+    assert entered.given == given([OTHER])
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize:UserWarning", "ignore:.*quantize:DeprecationWarning")
