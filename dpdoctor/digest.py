@@ -31,7 +31,7 @@ IDLE_CAUSES = (
     "python",  # none of these
     "launch_latency",  # the kernel was launched and not begun
     "dependency",  # launched long ago, waiting for other work of the device
-    "unknown",  # the trace does not hold the call that launched what came next
+    "unknown",  # the trace does not hold the call that launched what came next, or no operators at all
 )
 # How many kernels are named that might be communication, and to how many characters: most up to their parameters.
 MOST_SUSPECTS = 3

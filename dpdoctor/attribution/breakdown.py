@@ -159,6 +159,8 @@ def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: i
     is_phase = trace.named(marks.PHASE)[events.name] & (events.kind == Kind.ANNOTATION)
     on_host = np.flatnonzero(events.kind > Kind.MEMSET)
     backend = merge(events.spans_of(on_host[trace.named(marks.HOST_COMM)[events.name[on_host]]]))
+    # A profiler of devices alone does not see operators: what lies between launches may as well be one.
+    unseen = merge() if (events.kind > Kind.RUNTIME).any() else complement(merge())
     found: dict[int, Activity] = {}
     for thread in np.unique(np.concatenate([[training_thread], *(device.call_thread for device in devices)])).tolist():
         rows = on_host[events.thread[on_host] == thread]
@@ -168,6 +170,7 @@ def activities(trace: Trace, devices: Sequence[DeviceEvents], training_thread: i
             ("dispatch", subtract(merge(events.spans_of(rows[is_running[rows]])), collective_waits(trace, thread))),
             ("comm_wait", backend),
             ("script", _outside(merge(events.spans_of(rows[is_phase[rows]])))),
+            ("unknown", unseen),
         )
     return found
 

@@ -191,6 +191,7 @@ def gap(thread: int = MAIN) -> Recording:
     recording = Recording()
     recording.launched(0, 0, 100)
     recording.launched(180, 200, 300, thread=thread)
+    recording.op("aten::empty", -20, -19)  # the profiler sees operators
     return recording
 
 
@@ -296,9 +297,18 @@ def test_a_launch_that_is_not_in_the_trace_is_unknown_unless_it_was_before_the_r
 
 def test_a_kernel_that_begins_before_its_call_is_not_waited_for_any_longer() -> None:
     recording = Recording()
+    recording.op("aten::empty", -20, -19)
     recording.launched(0, 0, 100)
     recording.launched(205, 200, 300)  # clocks of host and device differ
     assert idle(recording) == {"python": 100}
+
+
+def test_where_no_operators_were_recorded_nobody_knows_whether_one_ran() -> None:
+    recording = Recording()
+    recording.launched(0, 0, 100)
+    recording.call("cudaStreamSynchronize", 110, 150)
+    recording.launched(180, 200, 300)
+    assert idle(recording) == {"sync": 40, "unknown": 40, "launch_latency": 20}
 
 
 def test_a_call_that_returns_as_the_device_runs_dry_was_in_time() -> None:
