@@ -61,6 +61,7 @@ JOB = -1
 # Of what the command printed, in which is looked for why it failed.
 MOST_LINES = 400
 _TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
+_WAS_ENDED = "death signal"
 _SAYS = re.compile(r"\w")  # no mere ruler
 _RAISED = re.compile(r"^(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .")
 
@@ -279,9 +280,13 @@ def last_raised(lines: Sequence[str]) -> str:
 
 
 def without_torchrun(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return what was printed up to where torchrun tells that a rank failed: why it did stands before that."""
-    end = next((number for number, line in enumerate(lines) if _TORCHRUN.match(line)), 0)
-    return tuple(lines[:end] or lines)
+    """Return what was printed up to where torchrun tells that a rank failed: why it did stands before that.
+
+    Where it was ended itself, as dpdoctor does in the end, it knows no more.
+    """
+    end = next((number for number, line in enumerate(lines) if _TORCHRUN.match(line)), len(lines))
+    is_ended = end < len(lines) and _WAS_ENDED in lines[end]
+    return tuple(lines[:end] if is_ended else lines[:end] or lines)
 
 
 def _is_running(process: psutil.Process) -> bool:

@@ -558,6 +558,8 @@ def test_what_a_rank_raised_stands_before_what_torchrun_says_of_it() -> None:
     assert native.without_torchrun(lines) == tuple(lines[:3])
     assert native.without_torchrun(lines[:3]) == tuple(lines[:3])
     assert native.without_torchrun(lines[3:]) == tuple(lines[3:])  # a rank may have said nothing
+    ended = lines[3].replace("failed (exitcode: 1) local_rank: 0", "Received 15 death signal, shutting down workers")
+    assert native.without_torchrun([ended, *lines[4:]]) == ()
 
 
 def test_what_a_script_raised_is_told_and_not_what_its_launcher_makes_of_it() -> None:
