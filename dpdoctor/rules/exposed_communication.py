@@ -13,6 +13,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.facts import NO_COMM, NO_SYNC
 from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
 from dpdoctor.digest import CollectiveSize
+from dpdoctor.records import NOW_AND_THEN
 from dpdoctor.rules.rule import CannotTell, Rule, Said, Severity, faster_without, severity
 from dpdoctor.rules.wording import (
     LAST_ONLY,
@@ -44,6 +45,9 @@ HALF = 0.5
 # What DDP and FSDP exchange, and how many bytes it is does not go by the batch.
 OF_PARAMETERS = frozenset({"all_reduce", "reduce_scatter", "all_gather", "broadcast"})
 TWICE = "train on twice the batch per device"
+# Of what ranks do not exchange in every step, as in local SGD.
+LESS_OFTEN = "exchange half as often"
+FOR_EACH_SAMPLE = "half as much communication for each sample"
 BFLOAT16 = {
     "ddp": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     "fsdp": "fully_shard(module, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
@@ -181,10 +185,12 @@ def _advice(facts: ModeFacts) -> _Advice | None:
             # Of many micro-batches it saves more than half of what is exchanged, and less of what takes cores.
             saves=min(HALF, 1 - 1 / facts.micro_batches),
         )
+    if facts.by_hand is not None and any(way.name == NOW_AND_THEN for way in facts.ways):
+        return _Advice(remedy=f"{LESS_OFTEN}: {FOR_EACH_SAMPLE}", short=LESS_OFTEN, line=facts.by_hand.line)
     larger = _larger_batch(facts)
     is_float = _mostly(facts, lambda call: call.dtype == "float")
     if not facts.on_gpu or not is_float or any(way.hook for way in facts.ways):
-        return _Advice(remedy=f"{larger}: half as much communication for each sample", short=TWICE) if larger else None
+        return _Advice(remedy=f"{larger}: {FOR_EACH_SAMPLE}", short=TWICE) if larger else None
     short = "exchange bfloat16 instead of float32"
     remedy = "; or ".join(filter(None, (f"{short}: half the bytes", larger)))
     return _Advice(remedy=remedy, short=short, code=BFLOAT16.get(facts.wrapper))

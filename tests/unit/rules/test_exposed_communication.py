@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dpdoctor.analysis import TRACE_MODE, AblationSummary, Figure, Finding
 from dpdoctor.analysis.base.summary import Batch
 from dpdoctor.records import (
+    NOW_AND_THEN,
     PARAMETERS_EQUAL,
     TENSOR_PARALLEL,
     Check,
@@ -244,6 +245,13 @@ ONCE = {
 def test_who_accumulates_already_is_not_advised_to(fields: dict) -> None:
     assert "accumulate gradients" in str(accumulating(1, "native", **fields).remedy)
     assert str(accumulating(4, "native", **fields).remedy).startswith("train on twice the batch per device:")
+
+
+def test_what_is_exchanged_now_and_then_is_to_be_exchanged_less_often() -> None:
+    ways = (*by_hand(of_gradients=False).strategies, Strategy(name=NOW_AND_THEN))
+    found = accumulating(1, "native", native=OWN, conversion=Conversion(strategies=ways))
+    assert (found.short_remedy, found.line) == ("exchange half as often", "train.py:40")
+    assert "accumulate" not in str(found.remedy)
 
 
 @pytest.mark.parametrize(("mode", "fields"), [("ddp", {}), ("native", {"native": OWN, "conversion": in_way("ddp")})])
