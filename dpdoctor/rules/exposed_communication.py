@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from dpdoctor import units
-from dpdoctor.analysis import REDUCED_TWICE, Figure, Finding, ModeFacts
+from dpdoctor.analysis import NOW_AND_THEN, REDUCED_TWICE, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.facts import NO_COMM, NO_SYNC
 from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, above_zero, more_exact, weigh
 from dpdoctor.digest import CollectiveSize
-from dpdoctor.records import NOW_AND_THEN
 from dpdoctor.rules.rule import CannotTell, Rule, Said, Severity, faster_without, severity
 from dpdoctor.rules.wording import (
     LAST_ONLY,
