@@ -263,15 +263,19 @@ def _too_much(mode: ModeSummary) -> ModeSummary:
 
 
 def _withheld(mode: ModeSummary, reason: str) -> ModeSummary:
-    rate, ratio = stats.unknown("samples/s", reason), stats.unknown("ratio", reason)
+    """Return a mode without rates; one that was unknown before stays so for its own reason, which lasts."""
     return replace(
         mode,
-        throughput=rate,
-        throughput_all_steps=rate,
-        epoch_s=stats.unknown("s", reason),
-        speedup=stats.unknown("x", reason),
-        scaling_efficiency=ratio,
+        throughput=_unless_unknown(mode.throughput, reason),
+        throughput_all_steps=_unless_unknown(mode.throughput_all_steps, reason),
+        epoch_s=_unless_unknown(mode.epoch_s, reason),
+        speedup=_unless_unknown(mode.speedup, reason),
+        scaling_efficiency=_unless_unknown(mode.scaling_efficiency, reason),
     )
+
+
+def _unless_unknown(figure: Figure, reason: str) -> Figure:
+    return figure if figure.value is None else stats.unknown(figure.unit, reason)
 
 
 # A smaller difference is not worth a word.

@@ -191,6 +191,12 @@ class TestUnclear:
         modes = watched(200, bare(20, 100, 180)).summary.modes.values()
         assert {(mode.throughput.value, mode.throughput.reason) for mode in modes} == {(None, NOT_KNOWN)}
 
+    def test_samples_that_are_not_counted_stay_the_reason_why_there_is_no_rate(self) -> None:
+        uncounted = rank([step(200, samples_drawn=0, samples_entered=0)] * 8, [window(1600)])
+        run = records.run({"single": [launch(uncounted)]})
+        single = analyse(replace(run, bare=bare(20, 100, 180))).summary.modes["single"]
+        assert "samples could be counted" in str(single.throughput.reason), single.throughput
+
 
 class TestUnderNoise:
     """Launches of one program differ by 2%, their windows by 3%; bare steps of 100 ms, and a planted own cost."""
