@@ -40,6 +40,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         collectives: that were issued in the step, over all groups; None: not counted. `called`: those that Python calls
             on the thread that trains, the others being torch's own or another thread's.
         reconciled: the samples drawn are to be found in what entered the model; false: tensors of other sizes did.
+        interrupted: another optimizer took many steps in it, too; it is none that the script usually does.
     """
 
     step: int
@@ -57,6 +58,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reconciled: bool = True
     collectives: int | None = None
     called: int | None = None
+    interrupted: bool = False
 
 
 class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):

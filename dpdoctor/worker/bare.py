@@ -85,7 +85,9 @@ class _Untimed(PhaseClock):
         """Take no notice."""
 
 
-def _record(step: int, window: int, begin_ns: int, duration_ns: int, at_edge: bool, is_counted: bool) -> StepRecord:  # noqa: PLR0917 - by place it takes less of a step
+def _record(  # noqa: PLR0917 - by place it takes less of a step
+    step: int, window: int, begin_ns: int, duration_ns: int, at_edge: bool, is_counted: bool, is_interrupted: bool
+) -> StepRecord:
     return StepRecord(
         step=step,
         window=window,
@@ -97,6 +99,7 @@ def _record(step: int, window: int, begin_ns: int, duration_ns: int, at_edge: bo
         micro_batches=1,
         epoch_edge=at_edge,
         counted=is_counted,
+        interrupted=is_interrupted,
     )
 
 
@@ -127,9 +130,12 @@ class Bare:
         self._counter = StepCounter()
         self._number = self._done = self._begun_ns = self._first_ns = self._num_measured = 0
         self._durations_ns: list[int] = []  # of the counted steps of this segment
-        # Since something was last done at the end of a step: when steps ended, and in which of them a loader began.
+        # Since something was last done at the end of a step: when steps ended, in which of them a loader began, and in
+        # which another optimizer had taken the place of the reference.
         self._ends_ns: list[int] = []
         self._edges: set[int] = set()
+        self._interrupted: set[int] = set()
+        self._replaced = 0
         self._due = 1  # steps after which there is something to do
         self._beat_due_ns = 0
         self._last_ns = self._clock()
@@ -195,6 +201,9 @@ class Bare:
     def _on_step(self, *_: object) -> None:
         """Take note of the end of a step; what can wait is done after several."""
         now = self._clock()
+        if self._counter.num_replaced != self._replaced:
+            self._replaced = self._counter.num_replaced
+            self._interrupted.add(len(self._ends_ns))
         self._ends_ns.append(now)
         if now >= self._beat_due_ns:
             self._heartbeat.beat(self._recorder.num_steps + len(self._ends_ns), 0, now)
@@ -222,12 +231,14 @@ class Bare:
         for index, end_ns in enumerate(self._ends_ns):
             begin_ns, self._last_ns = self._last_ns, end_ns
             step, duration_ns = self._recorder.num_steps + 1, end_ns - begin_ns
-            self._recorder.step(_record, step, self._number, begin_ns, duration_ns, index in self._edges, is_counted)
+            marks = index in self._edges, is_counted, index in self._interrupted
+            self._recorder.step(_record, step, self._number, begin_ns, duration_ns, *marks)
             if is_counted:
                 self._durations_ns.append(duration_ns)
         self._done += len(self._ends_ns)
         # A loader that began since the last end did so in the step that follows.
         self._edges = {0} if len(self._ends_ns) in self._edges else set()
+        self._interrupted.clear()
         self._ends_ns.clear()
 
     def _open(self) -> None:

@@ -33,7 +33,10 @@ _Key = tuple[str, str]
 
 
 class RankWindow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One window on one rank. `steady` leaves out edges: steps in which an epoch began or an evaluation ran."""
+    """One window on one rank.
+
+    `steady` leaves out edges: steps in which an epoch began or an evaluation ran, and those that were interrupted.
+    """
 
     window: WindowRecord
     counted: tuple[StepRecord, ...]
@@ -245,7 +248,8 @@ def _rank_windows(complete: Sequence[RankWindow], edges_are_steady: Set[str]) ->
     found: defaultdict[_Key, dict[int, RankWindow]] = defaultdict(dict)
     for whole in complete:
         window = whole.window
-        steady = tuple(s for s in whole.counted if window.kind in edges_are_steady or not s.epoch_edge)
+        keeps_edges = window.kind in edges_are_steady
+        steady = tuple(s for s in whole.counted if (keeps_edges or not s.epoch_edge) and not s.interrupted)
         if steady:
             found[window.kind, window.ablation][window.window] = replace(whole, steady=steady)
     return found
@@ -257,7 +261,7 @@ def _are_steady(windows: Sequence[RankWindow]) -> bool:
     It may build a new iterator in most steps. In epochs of a few steps the last one, whose batch is smaller, weighs
     more where the first is left out. Edges with more in them than any other step, as of other models, stay out.
     """
-    steps = [step for window in windows for step in window.counted]
+    steps = [step for window in windows for step in window.counted if not step.interrupted]
     edges = [step for step in steps if step.epoch_edge]
     if not edges or 2 * len(edges) > len(steps):
         return bool(edges)

@@ -119,6 +119,7 @@ def _record(  # noqa: PLR0917 - by place it takes less of a step
         reconciled=consumed.reconciled,
         collectives=collectives,
         called=called,
+        interrupted=consumed.interrupted,
     )
 
 

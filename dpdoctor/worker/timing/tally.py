@@ -89,6 +89,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     elements: int = 0
     samples_handed: int = 0
     reconciled: bool = True
+    interrupted: bool = False
 
 
 class Tally:
@@ -615,6 +616,7 @@ class Tally:
         self._note_views()
         self._note_aside()
         self._pending.step_ended()
+        is_interrupted = self._is_interrupted
         self._note_feeding()
         counted = Counted(
             samples_drawn=self._drawn,
@@ -624,6 +626,7 @@ class Tally:
             elements=self._elements,
             samples_handed=sum(self._handed[loader] for loader in self._first_fed),
             reconciled=reconciled,
+            interrupted=is_interrupted,
         )
         self._gave_unfed.update(self._gave - self._first_fed.keys())
         self._handed.clear()

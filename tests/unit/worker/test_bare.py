@@ -123,6 +123,8 @@ def test_records_are_those_of_a_clock_at_each_end(
         _durations_ns=[],
         _ends_ns=[],
         _edges=set(),
+        _interrupted=set(),
+        _replaced=0,
         _num_measured=0,
         _number=0,
         _done=0,
@@ -139,6 +141,7 @@ def test_records_are_those_of_a_clock_at_each_end(
         if step % 5 == 1:
             next(iter(DataLoader([torch.ones(3)])))  # type: ignore[arg-type]
         clock.tick(step)
+        bare._counter.num_replaced = int(step >= 14)
         module(torch.ones(3)).sum().backward()
         optimizer.step()
     bare._keep()
@@ -146,6 +149,7 @@ def test_records_are_those_of_a_clock_at_each_end(
     steps = rundir.read_lines(directory / rundir.STEPS, StepRecord)
     assert [(step.step, step.duration_ns) for step in steps] == [(step, step) for step in range(1, 25)]
     assert [step.step for step in steps if step.epoch_edge] == [1, 6, 11, 16, 21]
+    assert [step.step for step in steps if step.interrupted] == [14]
     in_segments = [(0, True)] * 5 + [(1, False)] * 2 + [(1, True)] * 8 + [(2, False)] * 2 + [(2, True)] * 7
     assert [(step.window, step.counted) for step in steps] == in_segments
     begins = [(step.begin_ns - before.begin_ns - before.duration_ns) // 100 for before, step in pairwise(steps)]

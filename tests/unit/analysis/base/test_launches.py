@@ -119,6 +119,15 @@ def test_where_most_steps_are_edges_they_are_the_steady_state() -> None:
     assert found.step() == pytest.approx((0.35, 4))
 
 
+def test_a_step_in_which_another_optimizer_took_many_is_steady_in_no_case() -> None:
+    edges = [step(100, epoch_edge=True) for _ in range(3)]
+    turned = step(1600, epoch_edge=True, samples_drawn=512, interrupted=True)
+    (found,) = launch(rank([*edges, turned, step(50)], [window(1950)])).windows()
+    assert found.step() == pytest.approx((0.35, 4))
+    assert found.throughput(drawn) == pytest.approx((4 * 32, 0.35))
+    assert found.throughput_all_steps(drawn) == pytest.approx((4 * 32 + 512, 1.95))
+
+
 def test_edges_are_not_steady_where_nothing_counts_samples_as_in_a_bare_launch() -> None:
     epoch = [step(100, samples_drawn=0, samples_entered=0, epoch_edge=edge) for edge in (True, False, False, False)]
     assert not launch(rank(4 * epoch, [window(1600)])).edges_are_steady

@@ -290,7 +290,7 @@ def test_a_step_in_which_other_optimizers_took_many_tells_nothing_of_an_epoch() 
         trained(tally)
     tally.interrupted()
     counted = tally.lap()
-    assert (counted.samples_drawn, counted.epoch_edge) == (36, True)
+    assert (counted.samples_drawn, counted.epoch_edge, counted.interrupted) == (36, True, True)
     ordinary_step(tally)
     assert tally.main_loader() == (TRAIN, 1)
 
