@@ -85,6 +85,9 @@ class Rank(Observer):
         super().__init__(task, where, directory, heartbeat, backend, protection=protection)
         self._repeats = Repeats(self._mode.passes)
         self._warn_of_sums = where.world_size > 1
+        # Where the last backward pass began, empty if from no sum; None: it was not looked at. Those before it may only
+        # move what a model is called with.
+        self._summed_at: str | None = None
         self._looks_left = MOST_LOOKS
         self._seeds_apart = task.spec.seed_per_rank
         self._install()
@@ -176,9 +179,8 @@ class Rank(Observer):
             self._tally.taken_apart(set(taken_apart(tensors)))
         # The first one may be a look at gradients, and train nothing, where there is no optimizer yet.
         if self._warn_of_sums and (self._optimizers.any_seen or self._steplog.num_steps):
-            self._warn_of_sums = False
-            if is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors):
-                self._report.warn(f"{SUMMED_LOSS} ({lines.caller()})")
+            is_sum = is_summed(tensors[0] if isinstance(tensors, (list, tuple)) else tensors)
+            self._summed_at = lines.caller() if is_sum else ""
 
     def _on_built(self) -> None:
         """Let ranks draw apart from now on, where that was asked for; wrappers make what models began with alike."""
@@ -192,6 +194,10 @@ class Rank(Observer):
     def _on_step(self) -> None:
         if self._wrapping.routed:
             self._note_uncalled()
+        if self._summed_at is not None:
+            if self._summed_at:
+                self._report.warn(f"{SUMMED_LOSS} ({self._summed_at})")
+            self._warn_of_sums, self._summed_at = False, None
         self._conductor.on_step()
 
     def _note_uncalled(self) -> None:

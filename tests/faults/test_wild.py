@@ -188,6 +188,13 @@ def test_an_optimizer_for_each_batch_that_steps_before_the_lasting_one_ends_no_s
     assert {step.samples_drawn for step in done.rank("single").steps if step.window} == {8}
 
 
+def test_a_sum_that_only_moves_samples_is_not_taken_for_the_loss(profile):
+    done = profile("wild_energy.py", *DDP_ALONE)
+    assert done.exit_code == 0, done.output
+    assert not any("the loss is a sum" in text for text in done.record("ddp").conversion.warnings)
+    assert done.mode("ddp")["batch"]["global"] == 16
+
+
 def test_a_step_that_is_taken_in_a_backward_pass_ends_with_it(profile):
     done = profile("wild_steps_in_backward.py", *SINGLE)
     assert done.exit_code == 0, done.output
