@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of one rank, in true time."""
+    """One call of one rank, in true time; `hidden_ns` of it beside compute."""
 
     begin_ns: int
     end_ns: int
@@ -25,6 +25,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int = 4096
     step: int = -1
     cause: str = "python"
+    hidden_ns: int = 0
 
 
 def lockstep(
@@ -75,7 +76,7 @@ def digest(
             num_bytes=tuple(call.num_bytes for call in calls),
             begin_ns=tuple(call.begin_ns + offset_ns for call in calls),
             end_ns=tuple(call.end_ns + offset_ns for call in calls),
-            exposed_ns=tuple(0 for _ in calls),
+            exposed_ns=tuple(call.end_ns - call.begin_ns - call.hidden_ns for call in calls),
             step=tuple(call.step for call in calls),
             segment_cause=tuple(causes.index(call.cause) for call in calls),
         ),

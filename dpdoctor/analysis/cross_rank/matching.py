@@ -30,6 +30,7 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         operation, group, cause: names of each call.
         group_ranks, group_sizes: by the name of a group, which ranks it has and how many, as far as the trace says.
         begin_ns, end_ns: int64[m], since the base of this rank's trace.
+        exposed_ns: int64[m], while nothing computed.
         segment_ns: float64[m], local work before the call: from the end of all earlier calls of the rank, of whatever
             group, to its begin; 0 where an earlier one still ran, NaN for the first.
         synchronising: bool[m].
@@ -47,6 +48,7 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     step: NDArray[np.int64]
     begin_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
+    exposed_ns: NDArray[np.int64]
     segment_ns: NDArray[np.float64]
     synchronising: NDArray[np.bool_]
 
@@ -83,6 +85,7 @@ def rank_calls(digest: Digest, rank: int) -> RankCalls:
         step=np.array(calls.step, np.int64),
         begin_ns=begin,
         end_ns=end,
+        exposed_ns=np.array(calls.exposed_ns, np.int64),
         segment_ns=_segments(begin, end),
         synchronising=np.array([name in SYNCHRONISING for name in operation], bool),
     )

@@ -66,8 +66,9 @@ class StepLateness(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         steps: int64[s].
-        lateness_ns: int64[s, r], how much later than the median of the others; negative: earlier.
-        wait_ns: int64[s, r], for the others, overlapping calls counted once.
+        lateness_ns: int64[s, r], how much later than the median of the others, as far as they computed nothing
+            meanwhile; negative: earlier.
+        wait_ns: int64[s, r], for the others while nothing computed, overlapping calls counted once.
         step_ns: the median time from step to step; None: fewer than two steps.
     """
 

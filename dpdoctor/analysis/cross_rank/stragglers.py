@@ -2,7 +2,9 @@
 
 All ranks leave a synchronising call together. So the one with the shortest duration came last, that duration is the
 transfer, and how much later than another one a rank came is how much shorter its call is (the definition of TraceLens
-and of Kineto's TensorBoard plugin): no clocks are compared. That is added up per step, over all groups.
+and of Kineto's TensorBoard plugin): no clocks are compared. That is added up per step, over all groups. Who computes
+beside a call goes on meanwhile, and comes as early to the next one: that is one delay, seen in each call. So a rank is
+no later in a step than others compute nothing in their calls for longer than it does.
 
 The unit is the step, because the collectives of one step depend on each other. A run is judged from as many steps as
 make a rank that is last in all of them by chance improbable. Who came last to most collectives is a fact for which one
@@ -111,15 +113,45 @@ def step_lateness(groups: Sequence[CrossRankGroup], ranks: Mapping[int, RankCall
     held = [(group, group.calls) for group in groups if group.calls is not None]
     steps = _judged_steps([calls for _, calls in held])
     place = {rank: column for column, rank in enumerate(ranks)}
-    lateness, wait = np.zeros((2, len(steps), len(ranks)), np.int64)
-    for group, calls in held:
-        chosen = np.isin(calls.step, steps)
-        members = np.array([place[rank] for rank in group.ranks])
-        cells = np.ix_(np.searchsorted(steps, calls.step[chosen]), members)
+    columns = [np.array([place[rank] for rank in group.ranks]) for group, _ in held]
+    lateness, wait, exposed = np.zeros((3, len(steps), len(ranks)), np.int64)
+    for (group, calls), of_group in zip(held, columns, strict=True):
+        chosen, members = np.isin(calls.step, steps), [ranks[rank] for rank in group.ranks]
+        cells = np.ix_(np.searchsorted(steps, calls.step[chosen]), of_group)
         np.add.at(lateness, cells, calls.lateness_ns[chosen])
-        np.add.at(wait, cells, waited(calls, [ranks[rank] for rank in group.ranks])[chosen])
-    step_ns = _step_ns(held, ranks)
-    return StepLateness(steps=steps, lateness_ns=lateness, wait_ns=wait, step_ns=step_ns)
+        np.add.at(wait, cells, waited(calls, members)[chosen])
+        np.add.at(exposed, cells, _exposed(calls, members)[chosen])
+    return StepLateness(
+        steps=steps,
+        lateness_ns=_at_most_waited_for(lateness, exposed, columns),
+        wait_ns=np.minimum(wait, _beyond_least(exposed, columns)),
+        step_ns=_step_ns(held, ranks),
+    )
+
+
+def _exposed(calls: CommonCalls, ranks: Sequence[RankCalls]) -> NDArray[np.int64]:
+    """Return int64[n, k]: how long each rank computed nothing in each call."""
+    return taken(calls.rows, [rank.exposed_ns for rank in ranks])
+
+
+def _at_most_waited_for(
+    lateness: NDArray[np.int64], exposed: NDArray[np.int64], columns: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Return lateness no larger than how much longer than a rank the others of some group computed nothing."""
+    least, most = np.zeros((2, *exposed.shape), np.int64)
+    for of_group in columns:
+        longer = np.rint(earlier_than_others(exposed[:, of_group])).astype(np.int64)
+        least[:, of_group] = np.minimum(least[:, of_group], longer)
+        most[:, of_group] = np.maximum(most[:, of_group], longer)
+    return np.clip(lateness, least, most)
+
+
+def _beyond_least(exposed: NDArray[np.int64], columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return how much longer a rank computed nothing than the one that did so least: for its transfers alone."""
+    compared = np.isin(np.arange(exposed.shape[1]), np.concatenate([np.empty(0, np.int64), *columns]))
+    least = np.min(exposed, axis=1, keepdims=True, where=compared, initial=np.iinfo(np.int64).max)
+    beyond: NDArray[np.int64] = np.maximum(exposed - least, 0)
+    return beyond
 
 
 def cause_of(groups: Sequence[CrossRankGroup], rank: int, steps: Collection[int]) -> str | None:
@@ -363,8 +395,12 @@ def _last(calls: CommonCalls) -> NDArray[np.bool_]:
 
 
 def _median_wait(calls: CommonCalls, ranks: Sequence[RankCalls]) -> NDArray[np.float64]:
-    """Return float64[n]: how long the median of those who did not come last waited; overlapping calls wait once."""
-    return np.asarray(np.median(np.sort(waited(calls, ranks), axis=1)[:, 1:], axis=1))
+    """Return float64[n]: how long the median of those who did not come last waited and computed nothing.
+
+    Overlapping calls wait once.
+    """
+    wait = np.minimum(waited(calls, ranks), _exposed(calls, ranks))
+    return np.asarray(np.median(np.sort(wait, axis=1)[:, 1:], axis=1))
 
 
 def _span_ns(groups: Sequence[CrossRankGroup], calls: RankCalls) -> int:

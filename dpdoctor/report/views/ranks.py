@@ -31,9 +31,10 @@ LATE_TITLES = {
     "unknown": "Straggler analysis not possible",
 }
 MEANING = (
-    "Lateness is how much later than the median of the others a rank came to collectives in a step; negative is "
-    "earlier. It rests on durations alone, not on comparing clocks: in a call that no rank leaves before all have "
-    "come, the shortest duration is the transfer and the rest is waiting for the last one."
+    "Lateness is how much later than the median of the others a rank came to collectives in a step, as far as they "
+    "computed nothing meanwhile; negative is earlier. It rests on durations alone, not on comparing clocks: in a call "
+    "that no rank leaves before all have come, the shortest duration is the transfer and the rest is waiting for the "
+    "last one."
 )
 MOST_DRAWN = 64
 MOST_COLUMNS = 200

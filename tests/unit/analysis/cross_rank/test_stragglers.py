@@ -416,6 +416,54 @@ def test_one_delay_under_two_calls_that_overlap_is_charged_once():
     assert found.steps.wait_ns.tolist() == [[30, 0]]
 
 
+def overlapped(late_ns, *, num_steps=20, buckets=20, ranks=3):
+    """DDP: 1 ms of backward for each bucket, beside which the one before is reduced in 0.8 ms; rank 1 takes longer.
+
+    What computes of a bucket hides the calls before; the last one, and what ranks wait for it, nothing hides.
+    """
+    made, now, seq = [[] for _ in range(ranks)], 0, 0
+    for step in range(num_steps):
+        free, done = now, [now] * ranks
+        begun = []
+        for _ in range(buckets):
+            done = [end + MS + late_ns * (rank == 1) for rank, end in enumerate(done)]
+            begin = [max(free, end) for end in done]
+            free = max(begin) + 8 * MS // 10
+            begun.append((begin, free))
+        for begin, end in begun:
+            for rank in range(ranks):
+                hidden = min(end, done[rank]) - min(begin[rank], done[rank])
+                made[rank].append(Call(begin_ns=begin[rank], end_ns=end, seq=seq, step=step, hidden_ns=hidden))
+            seq += 1
+        now = free + MS
+    return made
+
+
+@pytest.mark.parametrize("late_ns", [20_000, 100_000, 600_000])
+def test_one_delay_that_computing_hides_in_many_calls_is_one(late_ns):
+    found = compare_ranks(digests(overlapped(late_ns)))
+    assert np.median(found.steps.lateness_ns[:, 1]) == pytest.approx(20 * late_ns, rel=0.05)
+    assert np.median(found.steps.wait_ns[:, 0]) == pytest.approx(20 * late_ns, rel=0.05)
+    assert found.verdict.kind == ("none" if late_ns == 20_000 else "persistent")
+
+
+def test_what_a_chain_of_groups_waits_for_is_one_ranks():
+    # In each step rank 1 is late for rank 0, and both are for ranks 2 and 3, who wait in other groups.
+    work = [Call(begin_ns=-10, end_ns=-9, group=group, seq=-1) for group in ("row 0", "row 1", "column 0", "column 1")]
+    rows, columns = ("row 0", "row 0", "row 1", "row 1"), ("column 0", "column 1", "column 0", "column 1")
+    ranks = [[replace(call, seq=0) for call in work if call.group in of] for of in zip(rows, columns, strict=True)]
+    for step in range(20):
+        at = 100 * MS * step
+        for rank, calls in enumerate(ranks):
+            begin, end = at + (43 if rank == 1 else 13) * MS, at + (20 if rank > 1 else 50) * MS
+            calls.append(Call(group=rows[rank], seq=step + 1, step=step, begin_ns=begin, end_ns=end))
+            calls.append(Call(group=columns[rank], seq=step + 1, step=step, begin_ns=end, end_ns=at + 60 * MS))
+    found = compare_ranks(digests(ranks))
+    assert (found.verdict.kind, found.verdict.rank) == ("persistent", 1)
+    assert np.median(found.steps.lateness_ns, axis=0).tolist() == [-30 * MS, 30 * MS, 0, 0]
+    assert np.median(found.steps.wait_ns, axis=0).tolist() == [30 * MS, 0, 30 * MS, 30 * MS]
+
+
 def test_lateness_that_was_inherited_from_another_group_is_not_charged_again():
     # Rank 1 is late for rank 0, so both are late for ranks 2 and 3; only rank 1 has lost time.
     def calls(row, column, begin, end, waits_from):

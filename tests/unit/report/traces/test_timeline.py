@@ -92,7 +92,7 @@ class TestTracks:
     def test_collectives_of_a_rank(self) -> None:
         first = slices(written(traced_runs.late_run()), 3, "collectives")[0]
         assert (first["name"], first["ts"], first["dur"]) == ("all_reduce", 90_000, 10_000)
-        assert first["args"] == {"exposed": "0 s", "bytes": 4096, "group": "0", "sequence number": 0}
+        assert first["args"] == {"exposed": "10.0 ms", "bytes": 4096, "group": "0", "sequence number": 0}
 
     def test_waits_name_their_culprit(self) -> None:
         events = written(traced_runs.late_run())
