@@ -54,7 +54,7 @@ class Inside:
     """Watches what is iterated with gradients enabled; evaluations leave no record.
 
     Nothing of the script's changes: torch's own fetchers, which it does not hold, are replaced by watched ones.
-    `longest_fetch_ns` is that of each loader.
+    `longest_fetch_ns` is that of each loader; `item_per_row` are those in whose batches each row is one item.
     """
 
     def __init__(self, clock: Callable[[], int], log: Log) -> None:
@@ -69,6 +69,7 @@ class Inside:
         self._loaders: dict[int, weakref.ref[DataLoader[Any]]] = {}
         self.hand_offs: tuple[HandOff, ...] = ()
         self.longest_fetch_ns: Counter[int] = Counter()
+        self.item_per_row: set[int] = set()
 
     def watch(self, patches: Patches) -> None:
         """See what workers do, and which of them a batch comes from."""
@@ -128,7 +129,7 @@ class Inside:
     def recorded(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a function that does for an iterator what `fetch` does, and records where the batch came from."""
         clock, log, waits = self._clock, self._log, self._waits
-        specimens, longest_ns = self._specimens, self.longest_fetch_ns
+        specimens, longest_ns, item_per_row = self._specimens, self.longest_fetch_ns, self.item_per_row
 
         def recorded_fetch(iterator: Any) -> Any:
             seen = vars(iterator).get(_NAME)
@@ -157,6 +158,8 @@ class Inside:
                 seen.batch += 1
                 seen.opening_ns = 0
                 longest_ns[seen.loader] = max(longest_ns[seen.loader], fetched.fetch_ns)
+                if fetched.item_per_row:
+                    item_per_row.add(seen.loader)
                 if fetched.num_items:
                     self._add(seen, fetched)
             if source.worker != IN_PROCESS:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import torch
 
+from dpdoctor.worker.base import structure
 from dpdoctor.worker.facts.cpu import Waits
 
 # Chains of transforms are timed in a fetcher's second batch, because the first pays for what is lazy, and then whenever
@@ -26,8 +27,8 @@ from dpdoctor.worker.facts.cpu import Waits
 FIRST_LOOK = 1
 MOST_LOOK_SHARE = 0.002
 ENTRY_NS = 1000
-# Of one batch in so many the bytes are counted: they are told as a mean.
-BYTES_EVERY = 8
+# One batch in so many is looked at: its bytes, which are told as a mean, and what its rows are.
+LOOKED_AT_EVERY = 8
 # A list longer than this is not walked through when its first element is no tensor, nor a container of them.
 SHORT = 64
 # A dataset may hold anything; the chains lie near it.
@@ -42,7 +43,8 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
 
     `gap_queued_ns` is the wait of the thread that fetched since its fetch before. `num_items` is 0 unless this batch's
     transforms were timed: then `items_ns` is the time of its items without collate, and `transforms_ns` that of each
-    entry of the chains.
+    entry of the chains. `item_per_row`: 1 where the shapes of items and batch were looked at, and tell that each row is
+    one item.
     """
 
     begin_ns: int = 0
@@ -52,6 +54,7 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     num_bytes: int = 0
     queued_ns: int = 0
     gap_queued_ns: int = 0
+    item_per_row: int = 0
     num_items: int = 0
     items_ns: int = 0
     transforms_ns: tuple[int, ...] = ()
@@ -61,7 +64,10 @@ UNKNOWN = Fetched()
 
 
 class WatchedCollate:
-    """A collate function that remembers when it was called, for how long, and with how many items."""
+    """A collate function that remembers when it was called, for how long, and with how many items.
+
+    While it `compares`, also whether each row of what it returns is one of its items.
+    """
 
     def __init__(self, collate: Callable[[Any], Any], look: Look | None, clock: Callable[[], int]) -> None:
         self._collate = collate
@@ -69,6 +75,7 @@ class WatchedCollate:
         self._clock = clock
         self.begin_ns = self.duration_ns = 0
         self.num_items = 1
+        self.compares = self.has_item_per_row = False
 
     def __call__(self, items: Any) -> Any:
         if self._look is not None and self._look.is_open:
@@ -77,6 +84,8 @@ class WatchedCollate:
         self.begin_ns = self._clock()
         batch = self._collate(items)
         self.duration_ns = self._clock() - self.begin_ns
+        if self.compares:
+            self.has_item_per_row = has_item_per_row(items, batch)
         return batch
 
 
@@ -115,6 +124,7 @@ class WatchedFetcher:
             look.open()
             self._unlooked_ns = 0
         gap_queued_ns = self._waits.lap(self._clock())[1]
+        self._collate.compares = is_looked_at = self._number % LOOKED_AT_EVERY == 0
         # To ask the kernel takes time, which is no part of the fetch.
         begin_ns = self._clock()
         self._waits.skip(begin_ns)
@@ -127,8 +137,9 @@ class WatchedFetcher:
         cpu_ns, queued_ns = self._waits.lap(end_ns)
         fetch_ns, collate_ns = end_ns - begin_ns, self._collate.duration_ns
         self._unlooked_ns += fetch_ns
-        size = 0 if self._number % BYTES_EVERY else num_bytes(batch)
-        fetched = Fetched(begin_ns, fetch_ns, cpu_ns, collate_ns, size, queued_ns, gap_queued_ns)
+        size = num_bytes(batch) if is_looked_at else 0
+        item_per_row = int(is_looked_at and self._collate.has_item_per_row)
+        fetched = Fetched(begin_ns, fetch_ns, cpu_ns, collate_ns, size, queued_ns, gap_queued_ns, item_per_row)
         if look is not None:
             fetched = msgspec.structs.replace(
                 fetched,
@@ -163,6 +174,28 @@ def _num_bytes(batch: Any) -> int:
     if isinstance(batch, UserDict):
         batch = batch.data
     return sum(map(_num_bytes, dict.values(batch))) if isinstance(batch, dict) else 0
+
+
+def has_item_per_row(items: Any, batch: Any) -> bool:
+    """Return whether each row of a batch is one of its items, by their shapes: they are neither packed nor padded.
+
+    Items may have been left out.
+    """
+    if type(items) is not list:
+        return False
+    try:
+        of_item = next(filter(None, map(_first_shape, items)), None)
+        of_batch = _first_shape(batch)
+    except Exception:  # noqa: BLE001 - what the script's own classes answer is not known
+        return False
+    return of_item is not None and of_batch is not None and of_batch[1:] == of_item and of_batch[0] <= len(items)
+
+
+def _first_shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of the first array in an item or a batch; None: none is near."""
+    arrays = (found for found in structure.nested(value, SHORT) if isinstance(found, (torch.Tensor, np.ndarray)))
+    first = next(arrays, None)
+    return tuple(first.shape) if first is not None and first.ndim else None
 
 
 class Look:

@@ -117,6 +117,7 @@ class Loaders:
         """Take part in every loader's length, iteration and fetch; `log` gets a record of each training batch."""
         self._tally, self._num_steps = tally, lambda: log.num_steps
         inside = self._inside = Inside(clock, log)
+        tally.item_per_row = inside.item_per_row
         build = vars(DataLoader)["__init__"]
         begin = vars(DataLoader)["__iter__"]
         fetch = vars(_BaseDataLoaderIter)["__next__"]

@@ -105,6 +105,7 @@ class Tally:
     Attributes:
         was_short: whether the step that ended last was counted with fewer calls; only SteadyTally does.
         loaders_count: whether loaders have counted the samples of a step: models are not asked for them any more.
+        item_per_row: loaders in whose batches each row is one item, by their shapes.
         trains_in_eval_mode: whether a backward pass came to forwards of models in eval mode alone.
     """
 
@@ -156,10 +157,11 @@ class Tally:
         self._fed_since: Counter[int] = Counter()
         self._samples_of: Counter[int] = Counter()
         # Loaders of which a batch of several entered in as many rows as were drawn for it, and in more; and two
-        # numbers of rows in which batches of each entered.
+        # numbers of rows in which batches of each entered, with how many were drawn for them.
         self._in_as_many: set[int] = set()
         self._in_more: set[int] = set()
-        self._in_rows: defaultdict[int, set[int]] = defaultdict(set)
+        self._in_rows: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self.item_per_row: Collection[int] = ()
         # Rows that entered, the samples of the batches that they are taken for several views of, and in how many steps.
         self._as_views = 0, 0
         self._steps_as_views = 0
@@ -340,22 +342,27 @@ class Tally:
     def _compare(self, batch: Batch, rows: int) -> bool:
         """Learn whether rows are a loader's samples; where they are, fewer are what the script left of those drawn.
 
-        Several samples in each row, as in packed sequences, are as many rows by chance alone, as one sample in one row
-        is; of those packed into the same number of rows each time no sample is left out. Return whether it is told:
-        nobody leaves out most samples.
+        They are where their shapes tell that each row is one item. Several samples in each row, as in packed sequences,
+        are as many rows by chance alone, as one sample in one row is; of those packed into the same number of rows each
+        time no sample is left out. Return whether it is told: where shapes say nothing, nobody leaves out most samples.
         """
         if not (batch.size and rows):
             return True
-        if len(self._in_rows[batch.loader]) < 2:
-            self._in_rows[batch.loader].add(rows)
+        in_rows = self._in_rows[batch.loader]
+        if len(in_rows) < 2:
+            in_rows[rows] = batch.size
         if rows > batch.size:
             self._in_more.add(batch.loader)
         elif rows == batch.size > 1:
             self._in_as_many.add(batch.loader)
-        elif len(self._in_rows[batch.loader]) > 1 and batch.loader in self._in_as_many - self._in_more:
-            if 2 * rows < batch.size:
+        elif len(in_rows) > 1 and batch.loader not in self._in_more:
+            (a, drawn_for_a), (b, drawn_for_b) = in_rows.items()
+            # Always the same share of them are pairs, say, or views of the others.
+            is_known = batch.loader in self.item_per_row and a * drawn_for_b != b * drawn_for_a
+            if not is_known and batch.loader in self._in_as_many and 2 * rows < batch.size:
                 return False
-            batch.size = rows
+            if is_known or batch.loader in self._in_as_many:
+                batch.size = rows
         return True
 
     def _taken_wrongly(self, storages: set[int]) -> list[Batch]:

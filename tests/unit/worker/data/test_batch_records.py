@@ -277,3 +277,25 @@ def test_batches_are_the_same_with_and_without_us(workers: int) -> None:
     patches.undo()
     assert len(rig.batches) == len(watched) == 24
     assert watched == train()
+
+
+def without_thirds(items: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([item for item in items if int(item[0]) % 3])
+
+
+def packed(items: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(items).reshape(-1, 2 * len(items[0]))
+
+
+def stacked_second(items: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(items, 1)
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("collate", "is_told"), [(None, True), (without_thirds, True), (packed, False), (stacked_second, False)]
+)
+def test_shapes_tell_whether_each_row_is_an_item(rig: Rig, collate: Any, is_told: bool, workers: int) -> None:
+    items = [torch.full((5,), number) for number in range(24)]
+    list(DataLoader(items, batch_size=4, num_workers=workers, collate_fn=collate))  # type: ignore[arg-type]
+    assert bool(rig.tally.item_per_row) is is_told

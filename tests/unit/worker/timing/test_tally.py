@@ -588,9 +588,10 @@ def test_rows_that_came_from_elsewhere_are_told_with_in_how_many_steps_but_for_o
     assert "128 rows enter the model with 64 samples of a loader in 10 of 49 steps: " in told
 
 
-def rows_of_batches(*rows: int, sizes: tuple[int, ...] = ()) -> list[int]:
+def rows_of_batches(*rows: int, sizes: tuple[int, ...] = (), item_per_row: bool = False) -> list[int]:
     """Return the samples that are counted where batches of 32 enter in so many rows."""
     tally, drawn = Tally(), []
+    tally.item_per_row = {TRAIN} if item_per_row else ()
     for place, number in enumerate(rows, 1):
         tally.fetched(TRAIN, 32, storages={place})
         tally.trained(number, storages={place}, look=look(number, *sizes))
@@ -603,6 +604,23 @@ def rows_of_batches(*rows: int, sizes: tuple[int, ...] = ()) -> list[int]:
 
 def test_samples_that_a_collate_function_leaves_out_are_not_counted() -> None:
     assert rows_of_batches(32, 29, 32, 31, 29) == [32, 29, 32, 31, 29]
+
+
+def test_where_shapes_tell_that_each_row_is_one_item_no_batch_need_be_whole() -> None:
+    assert rows_of_batches(29, 31, 12, item_per_row=True) == [32, 31, 12]
+    assert rows_of_batches(29, 31, 12) == [32] * 3
+
+
+def test_a_share_that_is_the_same_in_each_batch_is_not_what_was_left() -> None:
+    """As of pairs: the last batch of an epoch has fewer of them, and as many samples in each."""
+    tally, drawn = Tally(), []
+    tally.item_per_row = {TRAIN}
+    for place, size in enumerate((32, 8, 32)):
+        tally.fetched(TRAIN, size, storages={place})
+        tally.trained(size // 2, storages={place}, look=look(size // 2))
+        tally.backward()
+        drawn.append(tally.lap().samples_drawn)
+    assert drawn == [32, 8, 32]
 
 
 def test_rows_that_hold_several_samples_each_count_as_those_drawn() -> None:
