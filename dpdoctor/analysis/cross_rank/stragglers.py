@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, pairwise
 
 import msgspec
 import numpy as np
@@ -186,14 +186,17 @@ def waited(calls: CommonCalls, ranks: Sequence[RankCalls]) -> NDArray[np.int64]:
 
 
 def _step_ns(held: Sequence[tuple[CrossRankGroup, CommonCalls]], ranks: Mapping[int, RankCalls]) -> int | None:
-    """Return the median time from the last call of a step to that of the next, of the group that has most steps."""
+    """Return the median time from the last call of a step to that of the next with any, of the group with most steps.
+
+    Where gradients are accumulated over steps of the profiler, only every so manieth has calls.
+    """
     lengths: list[int] = []
     for group, calls in held:
         ends: dict[int, int] = {}
         of_calls = ranks[group.ranks[0]].end_ns[calls.rows[:, 0]]
         for step, end in zip(calls.step.tolist(), of_calls.tolist(), strict=True):
             ends[step] = max(end, ends.get(step, end))
-        found = [ends[step + 1] - ends[step] for step in ends if step >= 0 and step + 1 in ends]
+        found = [ends[after] - ends[step] for step, after in pairwise(sorted(ends)) if step >= 0]
         lengths = max(lengths, found, key=len)
     return round(float(np.median(lengths))) if lengths else None
 
@@ -292,17 +295,24 @@ def _persistent(late: _Late, num_steps: int, num_ranks: int, cause: Cause, alpha
     rank, most = int(numbers[times.argmax()]), int(times.max())
     if most < MOST * num_steps or _by_chance(most, num_steps, num_ranks) >= alpha:
         return None
-    return _verdict("persistent", late[late.rank == rank], cause)
+    own = late[late.rank == rank]
+    # Every so manieth step may be the only one with calls.
+    period = _period(own)
+    return _verdict("persistent", own, cause) if period is None else _verdict("periodic", own, cause, period)
 
 
 def _periodic(late: _Late, cause: Cause) -> Stragglers | None:
     if not len(late):
         return None
     large = late[late.by_ns >= PERIODIC_SHARE * late.by_ns.max()]
-    distances = set(np.diff(large.step).tolist())
-    if len(large) < MIN_PERIODIC or len(distances) != 1 or distances == {1}:
-        return None
-    return replace(_verdict("periodic", large, cause), period=distances.pop())
+    period = _period(large)
+    return None if len(large) < MIN_PERIODIC or period is None else _verdict("periodic", large, cause, period)
+
+
+def _period(late: _Late) -> int | None:
+    """Return the distance of late steps; None: they follow each other, or at several distances."""
+    distances = set(np.diff(late.step).tolist())
+    return distances.pop() if len(distances) == 1 and distances != {1} else None
 
 
 def _rotating(large: _Late, num_steps: int) -> Stragglers | None:
@@ -329,7 +339,7 @@ def _beyond(events: tuple[LateStep, ...], verdict: Stragglers) -> tuple[LateStep
     return tuple(event for event in events if event.lateness_ns >= BEYOND * verdict.lateness_ns)
 
 
-def _verdict(kind: Kind, late: _Late, cause: Cause | None) -> Stragglers:
+def _verdict(kind: Kind, late: _Late, cause: Cause | None, period: int | None = None) -> Stragglers:
     """The culprit and its cause are named where all these steps have one and the same."""
     ranks = set(late.rank.tolist())
     rank = ranks.pop() if len(ranks) == 1 and cause is not None else None
@@ -338,6 +348,7 @@ def _verdict(kind: Kind, late: _Late, cause: Cause | None) -> Stragglers:
         rank=rank,
         lateness_ns=round(float(np.median(late.by_ns))),
         times=len(late),
+        period=period,
         cause=None if rank is None or cause is None else cause(rank, late.step.tolist()),
     )
 

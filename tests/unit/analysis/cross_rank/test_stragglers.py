@@ -439,6 +439,16 @@ def overlapped(late_ns, *, num_steps=20, buckets=20, ranks=3):
     return made
 
 
+def test_where_only_every_fourth_step_has_calls_a_rank_is_late_in_those():
+    # The profiler counts micro-batches, of which the last of four reduces gradients.
+    work = np.full((20, 2), [40 * MS, 46 * MS])
+    ranks = [[replace(call, step=4 * call.step + 3) for call in calls] for calls in lockstep(work, [MS] * 20)]
+    found = compare_ranks(digests(ranks))
+    assert found.steps.step_ns == 47 * MS
+    assert (found.verdict.kind, found.verdict.rank, found.verdict.period) == ("periodic", 1, 4)
+    assert found.verdict.lateness_ns == 6 * MS
+
+
 @pytest.mark.parametrize("late_ns", [20_000, 100_000, 600_000])
 def test_one_delay_that_computing_hides_in_many_calls_is_one(late_ns):
     found = compare_ranks(digests(overlapped(late_ns)))
