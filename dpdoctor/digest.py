@@ -180,7 +180,7 @@ class DeviceDigest(msgspec.Struct, frozen=True, kw_only=True):
         num_dropped: steps beyond the limit that are not here.
         steps: whole steps only; the first and last are cut by the profiler and left out where there are enough.
         launch_delay: from the end of the launching call to the kernel's begin.
-        launches: kernels and memsets in the steps' windows.
+        launches: of kernels and memsets in the steps' windows; of a graph all are one.
         peak_allocated_bytes, peak_reserved_bytes: from the allocator's events; None: memory was not profiled.
     """
 

@@ -92,8 +92,11 @@ def _device(
 
 
 def _num_launches(device: DeviceEvents, windows: Spans) -> int:
+    """Return how many calls launched kernels and memsets in the windows; of a graph one launches all."""
     is_launch = (device.events.kind == Kind.KERNEL) | (device.events.kind == Kind.MEMSET)
-    return int(np.count_nonzero(contains(windows, device.events.begin_ns[is_launch])))
+    call = device.call[is_launch][contains(windows, device.events.begin_ns[is_launch])]
+    is_known = call != UNKNOWN
+    return len(np.unique(call[is_known])) + int(np.count_nonzero(~is_known))
 
 
 def _name(trace: Trace, index: int) -> str:

@@ -28,7 +28,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return CannotTell(reason=why_no_steps(facts, "what the GPU waits for"))
     delay_ns = _delay_ns(found)
     if delay_ns is None:
-        return CannotTell(reason="the trace does not say which call launched which kernel")
+        return CannotTell(reason="the trace shows no call that launched a single kernel")
     cost = facts.untraced_idle(*LAUNCHING)
     if cost.value is None or cost.value < WARNING or delay_ns > LAUNCH_NS:
         return None

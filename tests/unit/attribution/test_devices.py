@@ -75,6 +75,20 @@ def test_a_small_training_run() -> None:
     assert device.launch_delay.n == 9
 
 
+def test_a_graph_is_launched_once() -> None:
+    recording = Recording()
+    for number in range(4):
+        at = 1000 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 1000)
+        graph = recording.call("cudaGraphLaunch", at + 100, at + 110)
+        for kernel in range(20):
+            recording.kernel(at + 120 + 10 * kernel, at + 125 + 10 * kernel, correlation=graph)
+        recording.launched(at + 500, at + 510, at + 600)
+        recording.kernel(at + 700, at + 710)  # the trace does not hold its launch
+    (device,) = digests(recording.trace())
+    assert device.launches / len(device.steps) == 3
+
+
 def test_a_step_may_begin_before_the_device_does_anything() -> None:
     recording = Recording()
     recording.span("ProfilerStep#0", 0, 200)
