@@ -23,6 +23,7 @@ from dpdoctor.spec import BASELINE
 DISTURBED = "{} while one device was measured, so that bare launches at other times do not compare with it"
 NO_CONTROL = "the script was not also run bare"
 NO_BASELINE = "no step of one device was measured that a bare one could be held against"
+NATIVE = "a script that distributes itself is not also run bare, and intervals of its rates reach that"
 NO_STEADY_WINDOW = "no window of a bare launch has steady steps as those of the baseline"
 OTHER_PROGRAM = (
     "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
@@ -195,10 +196,15 @@ def _seems_too_much(share: Figure) -> bool:
 
 
 def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
-    """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure."""
-    if mode.observer_overhead.value is None:
+    """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure.
+
+    A script that distributes itself is never run bare: intervals of its rates reach what it does without the hooks.
+    """
+    share, is_native = mode.observer_overhead.value, mode.native is not None
+    if share is None:
         return mode
-    return replace(mode, observer_overhead=replace(mode.observer_overhead, reason=reason))
+    told = replace(mode, observer_overhead=replace(mode.observer_overhead, reason=NATIVE if is_native else reason))
+    return _faster_alone(told, 1 / (1 - share)) if is_native and share < 1 else told
 
 
 def _share(cost: Figure, step: Figure) -> Figure:
@@ -242,12 +248,19 @@ def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:
     alone = 1 / (1 - max(0.0, most, most_of_baseline))
     against = (1 - max(0.0, most_of_baseline)) / (1 - max(0.0, most))
     return replace(
-        mode,
-        throughput=_reaching(mode.throughput, alone),
-        throughput_all_steps=_reaching(mode.throughput_all_steps, alone),
-        epoch_s=_reaching(mode.epoch_s, 1 / alone),
+        _faster_alone(mode, alone),
         speedup=_reaching(mode.speedup, against),
         scaling_efficiency=_reaching(mode.scaling_efficiency, against),
+    )
+
+
+def _faster_alone(mode: ModeSummary, times: float) -> ModeSummary:
+    """Return a mode whose intervals of rates reach what a script does that is so many times as fast alone."""
+    return replace(
+        mode,
+        throughput=_reaching(mode.throughput, times),
+        throughput_all_steps=_reaching(mode.throughput_all_steps, times),
+        epoch_s=_reaching(mode.epoch_s, 1 / times),
     )
 
 

@@ -276,7 +276,7 @@ def limits(summary: RunSummary) -> Iterator[str]:
     for reason, labels in by_reason((mode_label(name), reason) for name, reason in untraced.items()).items():
         yield sentence(f"No trace of {labels}: {reason}")
     for name, mode in standing.shown_modes(summary).items():
-        if standing.is_baseline(name) and mode.throughput.value is not None:
+        if (standing.is_baseline(name) or mode.native is not None) and mode.throughput.value is not None:
             yield from _own_cost(mode.observer_overhead)
         if mode.raised:
             yield sentence(

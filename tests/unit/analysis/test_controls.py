@@ -30,7 +30,7 @@ from dpdoctor.records import RUNS_AS_PYTHON, Conversion, Launch, Rank, Sample
 from dpdoctor.report.blocks import Table
 from dpdoctor.report.words.verdict import limits
 from dpdoctor.rules import diagnose
-from tests.builders import records
+from tests.builders import records, specs
 from tests.builders.records import ahead, even_rank, launch, rank, step, window
 from tests.builders.sections import build, only
 from tests.builders.specs import MS
@@ -268,6 +268,14 @@ class TestUnknown:
         assert (share.value, share.reason) == (0.01, NO_BASELINE)
         (table,) = only(Table, build("overhead", analysis))
         assert "estimated from what one hook costs" in table.caption
+
+    def test_rates_of_a_script_that_distributes_itself_reach_what_it_does_without_the_hooks(self) -> None:
+        ranks = [even_rank(100, num_windows=2, observer_ns=2e7, index=index, world_size=2) for index in range(2)]
+        mode = replace(specs.mode_spec("native", 2), launcher=("torchrun",))
+        found = analyse(specs.run({mode: [launch(*ranks, mode="native")]})).summary
+        rate = found.modes["native"].throughput
+        assert (rate.value, rate.low, rate.high) == pytest.approx((640, 640, 640 / 0.8))
+        assert "not also run bare" in " ".join(limits(found))
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
