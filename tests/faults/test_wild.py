@@ -220,6 +220,14 @@ def test_what_a_thread_fetches_for_a_validation_is_not_counted(profile):
     assert 8 * len(steps) <= sum(step.samples_drawn for step in steps) <= 8 * (len(steps) + ahead)
 
 
+def test_what_a_thread_fetches_ahead_counts_in_the_step_that_trains_on_it(profile):
+    done = profile("wild_background.py", "--modes", "single,ddp", *SHORT)
+    assert done.exit_code == 0, done.output
+    for mode in ("single", "ddp"):
+        assert done.mode(mode)["batch"]["per_device"] == 32
+        assert {step.samples_drawn for step in done.rank(mode).steps if step.window} == {32}
+
+
 def test_a_loader_for_evaluations_is_as_long_as_it_is_before_anything_has_trained(profile):
     done = profile("wild_evaluated_first.py", *DDP_ALONE)
     assert done.exit_code == 0, done.output

@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from dpdoctor import units
+from dpdoctor.worker.timing.ahead import Ahead
 from dpdoctor.worker.timing.batches import MOST_AHEAD, Batch, Look, Pass, Pending, Rows, StorageReference, live_storages
 
 UNCOUNTED = "samples are not counted, so throughput is unknown ({}): give --samples-per-step"
@@ -111,6 +112,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._pending = Pending()
+        self._ahead = Ahead()
         self._only_evaluated = False
         self._doubtful: tuple[int, int, tuple[int, ...], Callable[[], Look], Callable[[], Rows | None]] | None = None
         self._fresh = True
@@ -184,9 +186,9 @@ class Tally:
     ) -> None:
         """A batch of `num_samples` drawn indices was handed to the script; 0: the loader does not know.
 
-        `ahead`: a thread of the script's fetched it, for some later forward. It is counted at once: step by step that
-        is early, over a window it is exact, because such a thread runs ahead by a queue's length and no more.
-        `storages`, `references` and `for_training` are Batch's.
+        `ahead`: a thread of the script's fetched it, for some later forward: that may be the one which is called with
+        its tensors. Where none is, it is counted at once: step by step that is early, over a window it is exact but for
+        a queue's length. `storages`, `references` and `for_training` are Batch's.
         """
         if self._only_evaluated and for_training:
             self._edge |= self._doubtful is not None
@@ -205,7 +207,9 @@ class Tally:
             self._gave.add(loader)
             self._is_news = True
         if ahead and for_training:
-            self._count(batch)
+            self._ahead.add(batch)
+            if not self._ahead.is_followed:
+                self._count(batch)
         else:
             self._pending.add(batch)
 
@@ -216,7 +220,9 @@ class Tally:
 
     def copied(self, source: Iterable[int], target: Mapping[int, StorageReference]) -> None:
         """The script copied a tensor to a device; both are where its data lies."""
+        source = set(source)
         self._pending.copied(source, target)
+        self._ahead.copied(source, target)
 
     def epoch_began(self, loader: int) -> None:
         """A loader was iterated anew; what it gave before and nobody trained on is not trained on any more."""
@@ -293,8 +299,12 @@ class Tally:
     ) -> Pass:
         num_known, num_unsure = self._pending.num_known, self._pending.num_unsure
         storages = set(storages)
-        batches = self._taken_wrongly(storages)
-        is_known = bool(batches)
+        by_threads = self._ahead.take(storages)
+        uncounted = [batch for batch in by_threads if batch.counted_in is None]
+        for batch in uncounted:
+            self._pending.gone_by(batch)
+        batches = self._taken_wrongly(storages) + uncounted
+        is_known = bool(batches or by_threads)
         if not is_known:
             batches = self._pending.take(rows, storages, is_first=self._fresh or self._is_news)
             is_known = self._pending.num_known > num_known
@@ -609,6 +619,8 @@ class Tally:
         """End a step: return what it consumed and begin the next."""
         entered = self._entered_once()
         passes = self._count_again()
+        for batch in self._ahead.step_ended(is_of_nothing=any(each.is_of_nothing for each in passes)):
+            self._count(batch)
         if 2 * self._pending.num_unsure > max(self._steps, LEAST_STEPS_TO_DOUBT):
             self._uncounted, self._drawn = UNSURE, 0
         if self._all_rows < self._drawn and any(training.is_part for training in passes):

@@ -928,3 +928,39 @@ def test_it_is_known_of_models_that_train_in_eval_mode() -> None:
     tally.trained(4, in_eval_mode=True)
     tally.backward()
     assert tally.trains_in_eval_mode
+
+
+def test_what_a_thread_fetches_counts_in_the_step_that_trains_on_it() -> None:
+    tally = Tally()
+    drawn = []
+    for epoch in range(3):
+        tally.epoch_began(TRAIN)
+        for place in range(4):
+            while_two_wait = range(3) if place == 0 else [place + 2]
+            for fetched in while_two_wait:
+                if fetched < 4:
+                    tally.fetched(TRAIN, 4, ahead=True, storages=[4 * epoch + fetched + 1])
+            drawn.append(step_on(tally, 4 * epoch + place + 1).samples_drawn)
+    assert drawn[4:] == [4] * 8
+    assert sum(drawn) == 48
+
+
+def test_what_a_thread_fetched_counts_at_once_where_the_script_makes_others_of_it() -> None:
+    tally = Tally()
+    for place in (1, 2):
+        tally.fetched(TRAIN, 4, ahead=True, storages=[place])
+    drawn = [step_on(tally, 1).samples_drawn]
+    tally.fetched(TRAIN, 4, ahead=True, storages=[3])
+    drawn += [step_on(tally, place).samples_drawn for place in (2, 100, 101, 102)]
+    tally.fetched(TRAIN, 4, ahead=True, storages=[4])
+    drawn.append(step_on(tally, 103).samples_drawn)
+    assert drawn == [8, 0, 0, 0, 4, 4]
+
+
+def test_a_batch_that_a_thread_fetched_counts_in_each_step_on_it() -> None:
+    tally = Tally()
+    tally.fetched(TRAIN, 4, ahead=True, storages=[1])
+    tally.fetched(TRAIN, 4, ahead=True, storages=[2])
+    step_on(tally, 1)
+    tally.fetched(TRAIN, 4, ahead=True, storages=[3])
+    assert [step_on(tally, place).samples_drawn for place in (2, 2, 3, 3)] == [0, 0, 4, 4]  # 2 did when it was fetched
