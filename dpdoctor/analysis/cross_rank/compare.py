@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpdoctor import units
 from dpdoctor.analysis.base.traces import why_unknown
+from dpdoctor.analysis.cross_rank.causes import LongerThanOthers
 from dpdoctor.analysis.cross_rank.matching import POINT_TO_POINT, Match, RankCalls, match, rank_calls
 from dpdoctor.analysis.cross_rank.model import ClockOffset, CrossRank, CrossRankGroup, Stragglers
 from dpdoctor.analysis.cross_rank.stragglers import (
@@ -39,9 +40,12 @@ def compare_ranks(digests: Iterable[Digest], pauses: Mapping[int, Sequence[Pause
     groups = tuple(_group(found, ranks) for found in match(tuple(ranks.values())))
     steps = step_lateness(groups, ranks)
 
+    longer = LongerThanOthers(chosen, steps)
+
     def cause(rank: int, late: list[int]) -> str | None:
-        known = pause_behind(groups, ranks[rank], (pauses or {}).get(rank, ()), late)
-        return known or cause_of(groups, rank, late)
+        if known := pause_behind(groups, ranks[rank], (pauses or {}).get(rank, ()), late):
+            return known
+        return longer.cause(rank, late) if longer.tells(rank, late) else cause_of(groups, rank, late)
 
     world_size = max((digest.world_size or 0 for digest in chosen.values()), default=0)
     verdict = _none_seen(find_stragglers(steps, tuple(ranks), cause), groups, ranks)
