@@ -242,6 +242,11 @@ def idle_share(traces: Traces, *causes: str) -> Figure:
     return part_share(traces, *map(CAUSE.format, causes))
 
 
+def most_idle_share(traces: Traces, cause: str) -> Figure:
+    """Return the same for one cause, in each step of the device that idles longest for it."""
+    return share(traces.common, lambda at_once: max(step.idle_by.get(cause, 0) for step in at_once))
+
+
 def untraced_idle(traces: Traces, step_s: float | None, *causes: str) -> Figure:
     """Return the share of a step in which the device idles for one of these causes, as it is without a profiler.
 

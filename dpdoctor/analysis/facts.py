@@ -202,6 +202,13 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """Return the share of a traced step in which a device idles for one of these causes."""
         return breakdown.idle_share(self.traces, *causes)
 
+    def lost_to(self, cause: str) -> Figure:
+        """Return the share of a traced step that is lost as devices idle for a cause.
+
+        Ranks that communicate wait for the one that idles longest.
+        """
+        return breakdown.most_idle_share(self.traces, cause) if self.communicates else self.idle_share(cause)
+
     def untraced_idle(self, *causes: str) -> Figure:
         """Return the same as it is without a profiler, where the untraced step is known."""
         return breakdown.untraced_idle(self.traces, self.mode.step.value, *causes)

@@ -34,7 +34,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 def _claim(facts: ModeFacts) -> Figure:
     """Return the share of a step that waits for data: a GPU's own idle time, as it may compute while its host waits."""
     if facts.on_gpu or facts.mode.step.value is None:
-        traced = facts.idle_share("data")
+        traced = facts.lost_to("data")
         if traced.value is not None:
             return traced
     # Window by window, where that was compared with the ablation: the pace of the machine falls out.

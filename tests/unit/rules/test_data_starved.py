@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.analysis import CrossCheck, Figure, LoaderSummary, ModeFacts, SlowFetches
+from dpdoctor.analysis import CrossCheck, Figure, Finding, LoaderSummary, ModeFacts, SlowFetches
 from dpdoctor.analysis.base.summary import AblationSummary, LoaderTrial, TransformSummary
 from dpdoctor.analysis.loader.trial import after_trial
 from dpdoctor.loading import FRESH_WORKERS, PAST_ITER
@@ -14,7 +14,7 @@ from dpdoctor.records import CpuUse, Rank
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.data_starved import RULE
 from dpdoctor.spec import ONE_WORKER, LoaderSetting
-from tests.builders import cases, feeding, records
+from tests.builders import cases, feeding, records, traced_cases
 from tests.builders.cases import Case
 
 AFFINE = TransformSummary(name="RandomAffine", per_batch=cases.figure(0.02), share=0.49)
@@ -518,3 +518,12 @@ def test_a_step_that_no_rank_recorded_is_no_beginning() -> None:
     rank = cases.ranks()[0]
     steps = [replace(step, epoch_edge=False) for step in rank.steps]
     assert RULE.check(waiting(0.0, of=[replace(rank, steps=tuple(steps))])) is None
+
+
+def test_ranks_that_communicate_lose_what_the_one_that_waits_longest_loses() -> None:
+    uneven = (traced_cases.digest(0, compute=60, exposed=40), traced_cases.digest(1, compute=60, idle_by={"data": 40}))
+    found = RULE.check(traced_cases.case("ddp", *uneven))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.4)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / 0.6)
