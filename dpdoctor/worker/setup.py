@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ from dpdoctor.worker.base.lines import is_users
 from dpdoctor.worker.base.patches import Patches
 
 _OURS = ("torch", "numpy", "dpdoctor")
+# When dynamo is imported, as by the first optimizer, it calls torch.manual_seed from here for whoever calls it.
+_BETWEEN = ("torch._compile", "torch._dynamo.eval_frame")
 _IMPORT_SYSTEM = SourceFileLoader.exec_module.__code__.co_filename
 
 
@@ -189,7 +191,7 @@ class Seeding:
     def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
-            if name not in self._by_script and not _is_ours(sys._getframe(1).f_globals.get("__name__", "")):
+            if name not in self._by_script and not _is_ours(_caller(sys._getframe(1))):
                 self._by_script.add(name)
             return original(*args, **kwargs)
 
@@ -259,6 +261,13 @@ class Seeding:
 
 def _digests(names: Iterable[str]) -> dict[str, int]:
     return {name: zlib.crc32(pickle.dumps(_STATES[name]())) for name in names}
+
+
+def _caller(frame: FrameType | None) -> str:
+    """Return the name of the module that calls, behind those that dynamo puts between."""
+    while frame is not None and (name := frame.f_globals.get("__name__", "")) in _BETWEEN:
+        frame = frame.f_back
+    return name if frame is not None else ""
 
 
 def _is_ours(module: str) -> bool:

@@ -104,6 +104,25 @@ def test_torch_still_knows_its_own_function_when_dynamo_is_loaded_later(tmp_path
     assert (done.stdout, done.returncode) == ("tensor([True])\n", 0), done.stderr
 
 
+SEEDED = """
+import torch
+from dpdoctor.worker.base.patches import Patches
+from dpdoctor.worker.setup import Seeding
+seeding = Seeding(0)
+seeding.watch(Patches())
+import torch._dynamo
+exec("import torch; torch.manual_seed(1)", {"__name__": "torch.utils.data"})
+print(seeding.unseeded)
+torch.manual_seed(1)
+print(seeding.unseeded)
+"""
+
+
+def test_what_a_script_seeds_when_dynamo_is_loaded_is_its_own() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SEEDED], capture_output=True, text=True, check=False)
+    assert done.stdout == "('torch', 'numpy', 'random')\n('numpy', 'random')\n", done.stderr
+
+
 def test_what_dpdoctor_and_torch_seed_is_not_the_scripts(seeding: Seeding) -> None:
     seed_all(5)
     exec("import random; random.seed(1)", {"__name__": "dpdoctor.worker.data.loaders"})
