@@ -129,9 +129,12 @@ class Passes:
         )
 
     def past_hooks(self) -> str:
-        """Return which gradients no wrapper sees, as the end of a sentence; or nothing."""
-        if not self.by_grad:
-            return ""
+        """Return which gradients no wrapper sees, as the end of a sentence; or nothing.
+
+        Where a backward pass is too early for them they see none, whatever else torch.autograd.grad is for.
+        """
+        if self.in_forward or not self.by_grad:
+            return self.before_return()
         return (
             f": torch.autograd.grad at {self.by_grad} takes gradients of parameters, and parallel wrappers act in "
             "backward() alone. Let loss.backward() fill their .grad"

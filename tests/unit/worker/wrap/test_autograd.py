@@ -27,6 +27,14 @@ def watched(patches: Patches) -> Passes:
     return noted
 
 
+def test_a_backward_pass_that_is_too_early_goes_before_gradients_by_grad() -> None:
+    # As in meta learning: inner steps by torch.autograd.grad, and a backward pass that fills .grad, in one forward.
+    noted = Passes(by_grad="meta.py:86")
+    assert "torch.autograd.grad at meta.py:86" in noted.past_hooks()
+    noted.in_forward = "meta.py:136"
+    assert noted.past_hooks().startswith(": the backward pass at meta.py:136 begins inside of the model's forward")
+
+
 def test_gradients_of_parameters_by_grad_are_noted_with_their_line(patches: Patches) -> None:
     noted, model = watched(patches), Net()
     x = X.clone().requires_grad_()
