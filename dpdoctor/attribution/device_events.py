@@ -49,6 +49,7 @@ class DeviceEvents(msgspec.Struct, frozen=True, kw_only=True):
         call: int64[n], the row of the launching call; UNKNOWN: the trace does not hold it.
         call_begin_ns, call_end_ns: int64[n]; BEFORE_RECORDING, NEVER_SEEN.
         call_thread: int32[n], UNKNOWN with an unknown call.
+        lost_ns: int64[m], sorted, when kernels were launched, on any device, that the trace does not hold.
     """
 
     index: int
@@ -59,6 +60,7 @@ class DeviceEvents(msgspec.Struct, frozen=True, kw_only=True):
     call_begin_ns: NDArray[np.int64]
     call_end_ns: NDArray[np.int64]
     call_thread: NDArray[np.int32]
+    lost_ns: NDArray[np.int64]
 
 
 def device_events(trace: Trace, training_thread: int, comm_kernels: str | None = None) -> tuple[DeviceEvents, ...]:
@@ -144,7 +146,27 @@ def _joined(
         call_begin_ns=np.where(is_known, events.begin_ns[call], unseen),
         call_end_ns=np.where(is_known, events.end_ns[call], unseen),
         call_thread=np.where(is_known, events.thread[call], np.int32(UNKNOWN)),
+        lost_ns=_lost_ns(trace),
     )
+
+
+_LAUNCH = r"LaunchKernel|LaunchCooperative|GraphLaunch"
+# What is launched between them becomes a part of a graph, and does not run.
+_BEGIN_CAPTURE, _END_CAPTURE = r"StreamBeginCapture", r"StreamEndCapture"
+
+
+def _lost_ns(trace: Trace) -> NDArray[np.int64]:
+    """Return when kernels were launched that the trace does not hold: recording ended before, or buffers were lost."""
+    events, calls = trace.events, trace.rows(Kind.RUNTIME)
+
+    def called_ns(pattern: str) -> NDArray[np.int64]:
+        return np.sort(events.begin_ns[calls[trace.named(pattern)[events.name[calls]]]])
+
+    launches = calls[trace.named(_LAUNCH)[events.name[calls]] & (events.correlation[calls] != UNKNOWN)]
+    is_lost = ~np.isin(events.correlation[launches], events.correlation[trace.rows(*ON_DEVICE)])
+    lost_ns = np.sort(events.begin_ns[launches[is_lost]])
+    num_open = np.searchsorted(called_ns(_BEGIN_CAPTURE), lost_ns) - np.searchsorted(called_ns(_END_CAPTURE), lost_ns)
+    return lost_ns[num_open <= 0]
 
 
 class Part(IntEnum):

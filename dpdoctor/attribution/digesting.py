@@ -29,7 +29,7 @@ from dpdoctor.attribution.unknown_communication import why_unknown
 from dpdoctor.attribution.untold import is_cut, why_untold
 from dpdoctor.attribution.wrappers import buckets, data_parallel_cost, shard_units
 from dpdoctor.digest import HOST, TIME, Digest, NamedTime, NotMeasured
-from dpdoctor.trace.model import Kind, Trace
+from dpdoctor.trace.model import UNKNOWN, Kind, Trace
 from dpdoctor.trace.reader import read
 from dpdoctor.trace.stream import MAX_BYTES
 
@@ -82,11 +82,21 @@ def digest(trace: Trace, comm_kernels: str | None = None) -> Digest:
         replay=replay(trace, steps, observed),
         group_ranks=group_ranks(trace, found),
         damage=None if trace.damage is None else f"{trace.damage.reason} at byte {trace.damage.offset}",
-        notes=trace.notes,
+        notes=(*trace.notes, *_lost_kernels(observed)),
         not_measured=tuple(_not_measured(trace, steps, observed, untold)),
     )
     reason = why_unknown(trace, observed, comm_kernels)
     return made if reason is None else made.without_communication(reason)
+
+
+def _lost_kernels(observed: Sequence[DeviceEvents]) -> Iterator[str]:
+    """Yield how many kernels are lost; those behind all that are there were not done when the recording ended."""
+    if not observed:
+        return
+    seen_ns = max(int(np.max(device.call_begin_ns, where=device.call != UNKNOWN, initial=0)) for device in observed)
+    if num := int(np.searchsorted(observed[0].lost_ns, seen_ns)):
+        lost = f"{units.count(num, 'kernel')} that the host launched {'is' if num == 1 else 'are'} not in the trace"
+        yield f"{lost}: steps that lack any are left out, and idle time of the whole trace may hold them"
 
 
 def _not_measured(

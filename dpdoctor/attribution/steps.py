@@ -139,13 +139,15 @@ def step_windows(steps: HostSteps, device: DeviceEvents) -> StepWindows:
 
     A step begins when the last kernel launched before it ends, and ends when the last one launched in it does; a step
     without a kernel of its own is none. The first, which the start of the profiler slows, and the last, whose tail may
-    be cut, are left out where a step remains.
+    be cut, are left out where a step remains; and all that launched a kernel which the trace does not hold, with those
+    after them, as nobody knows when they began.
     """
     spans = steps.spans if device.index == HOST else _launched_within(steps.spans, device)
-    is_step = spans[:, 0] < spans[:, 1]
-    numbers, spans = steps.numbers[is_step], spans[is_step]
-    kept = slice(1, -1) if len(spans) > 2 else slice(len(spans) - 1, None) if len(spans) else slice(0)
-    return StepWindows(numbers=numbers[kept], spans=spans[kept])
+    rows = np.flatnonzero(spans[:, 0] < spans[:, 1])
+    rows = rows[1:-1] if len(rows) > 2 else rows[-1:]
+    before, end = steps.spans[np.maximum(rows - 1, 0), 0], steps.spans[rows, 1]
+    rows = rows[np.searchsorted(device.lost_ns, before) == np.searchsorted(device.lost_ns, end)]
+    return StepWindows(numbers=steps.numbers[rows], spans=spans[rows])
 
 
 def _launched_within(host: Spans, device: DeviceEvents) -> Spans:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpdoctor.attribution.device_events import device_events
+from dpdoctor.attribution.digesting import digest
 from dpdoctor.attribution.steps import StepWindows, host_steps, step_windows, training_thread
 from dpdoctor.trace.model import UNKNOWN, Kind
 from dpdoctor.trace.reader import read
@@ -229,3 +230,30 @@ def test_windows_of_real_traces_tile_time_and_last_as_long_as_the_hosts_steps(na
     assert np.array_equal(found.spans[1:, 0], found.spans[:-1, 1])
     on_host = steps.spans[np.isin(steps.numbers, numbers)]
     assert np.diff(found.spans).sum() == pytest.approx(np.diff(on_host).sum(), rel=0.02)
+
+
+def test_steps_that_lack_a_kernel_and_those_after_them_are_not_whole() -> None:
+    recording = Recording()
+    for number in range(8):
+        at = 1000 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 1000)
+        recording.launched(at + 100, at + 110, at + 300)
+        correlation = recording.call("cudaLaunchKernel", at + 200, at + 202)
+        if number not in (3, 7):  # in the last one the recording ended
+            recording.kernel(at + 300, at + 600, correlation=correlation)
+    assert windows(recording).numbers.tolist() == [1, 2, 5, 6]
+    (note,) = digest(recording.trace()).notes
+    assert note.startswith("1 kernel that the host launched is not in the trace")
+
+
+def test_what_is_captured_for_a_graph_is_no_lost_kernel() -> None:
+    recording = Recording()
+    for number in range(4):
+        at = 1000 * number
+        recording.span(f"ProfilerStep#{number}", at, at + 1000)
+        recording.launched(at + 100, at + 110, at + 300)
+    recording.call("cudaStreamBeginCapture", 1310, 1312)
+    recording.call("cudaLaunchKernel", 1320, 1322)
+    recording.call("cudaStreamEndCapture", 1330, 1332)
+    assert windows(recording).numbers.tolist() == [1, 2]
+    assert digest(recording.trace()).notes == ()
