@@ -233,6 +233,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
 # Of a compiled function that calls a model, in the warning that says so: in a bare launch it runs as it was compiled.
 RUNS_AS_PYTHON = "here the function runs as Python"
+# What a script draws with that it made from a seed itself; --seed-per-rank does not reach it.
+OWN_GENERATORS = "numpy.random.default_rng"
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,16 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.analysis.base.launches import Window
 from dpdoctor.analysis.base.summary import ModeSummary
-from dpdoctor.records import POINT_TO_POINT, Check, InputTensor, LaunchRecord, Loader, RankRecord, StepRecord
+from dpdoctor.records import (
+    OWN_GENERATORS,
+    POINT_TO_POINT,
+    Check,
+    InputTensor,
+    LaunchRecord,
+    Loader,
+    RankRecord,
+    StepRecord,
+)
 from dpdoctor.spec import BASELINE, ModeSpec
 
 CHECK = "samples"
@@ -210,8 +219,7 @@ IN_STAGES = (
 UNLIKE_GROUPS = "some ranks train on the same samples and others on their own: give --samples-per-step"
 DRAWN_ALIKE = (
     "what each step draws with {}, which the script seeds itself, is the same on every rank, and other numbers that "
-    "enter the model are not: if it picks the samples, ranks train on the same ones. Seed it by the rank, or give "
-    "--seed-per-rank"
+    "enter the model are not: if it picks the samples, ranks train on the same ones. Seed it by the rank{}"
 )
 ALIKE_BY_SEED = (
     "ranks train on the same samples here, and the script does not seed {}: its own processes may draw other samples "
@@ -246,7 +254,8 @@ def why_uncounted(first: RankRecord | None, alike: int) -> str | None:
     if first is not None and any(way.name == POINT_TO_POINT for way in first.conversion.strategies):
         return IN_STAGES
     if first is not None and first.conversion.drawn_alike and not first.conversion.same_samples:
-        return DRAWN_ALIKE.format(" and ".join(first.conversion.drawn_alike))
+        names = first.conversion.drawn_alike
+        return DRAWN_ALIKE.format(" and ".join(names), "" if OWN_GENERATORS in names else ", or give --seed-per-rank")
     if first is not None and first.conversion.alike_by_seed:
         return ALIKE_BY_SEED.format(" and ".join(first.conversion.alike_by_seed))
     if first is not None and first.conversion.asks_rank:

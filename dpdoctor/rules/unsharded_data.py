@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, Loader, ModeFacts
+from dpdoctor.analysis import OWN_GENERATORS, Figure, Finding, Loader, ModeFacts
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without
 
 OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another part"
@@ -114,7 +114,8 @@ def _remedy(facts: ModeFacts, short: Loader | None) -> str:
         return OF_A_LOOP
     if is_given:
         return f"{OF_A_LOOP}{OUT_OF_REACH}"
-    return f"{OF_A_LOOP}{BY_SEED if conversion is not None and conversion.drawn_alike else MAY_BE_BY_SEED}"
+    by_seed = conversion is not None and any(name != OWN_GENERATORS for name in conversion.drawn_alike)
+    return f"{OF_A_LOOP}{BY_SEED if by_seed else MAY_BE_BY_SEED}"
 
 
 def _of_samples(size: int, *, is_seen: bool, by_seed: bool) -> tuple[str, ...]:

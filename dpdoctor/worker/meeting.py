@@ -197,10 +197,11 @@ def _drew_the_same(everyone: Sequence[_Told]) -> bool:
 def _drawn_alike(parts: Parts, everyone: Sequence[_Told]) -> tuple[str, ...]:
     """Return what may have picked the same samples on all ranks: see Conversion.
 
-    Where what entered differs, all of it was the same before unseeded numbers were drawn apart.
+    Where what entered differs, all of it was the same before unseeded numbers were drawn apart, or no loader shares it.
     """
     entered = parts.watch.entered
-    if not (entered.is_anew or parts.report.same_samples) or len({told.seeded for told in everyone}) > 1:
+    is_apart = entered.is_anew or (parts.seeding.is_apart and not parts.loaders.is_any_shared())
+    if not (is_apart or parts.report.same_samples) or len({told.seeded for told in everyone}) > 1:
         return ()
     return tuple(entered.drawn)
 

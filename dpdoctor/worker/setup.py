@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from dpdoctor import rundir, units
 from dpdoctor.heartbeat import Heartbeat
-from dpdoctor.records import Device
+from dpdoctor.records import OWN_GENERATORS, Device
 from dpdoctor.spec import WorkerTask
 from dpdoctor.worker.base.lines import is_users
 from dpdoctor.worker.base.patches import Patches
@@ -40,6 +40,8 @@ from dpdoctor.worker.base.patches import Patches
 _OURS = ("torch", "numpy", "dpdoctor")
 # When dynamo is imported, as by the first optimizer, it calls torch.manual_seed from here for whoever calls it.
 _BETWEEN = ("torch._compile", "torch._dynamo.eval_frame")
+# Of generators that a script makes the first ones are looked at; it may make one for each sample.
+MOST_OWN = 8
 _IMPORT_SYSTEM = SourceFileLoader.exec_module.__code__.co_filename
 
 
@@ -165,6 +167,8 @@ class Seeding:
         self._rank = rank
         self._by_script: set[str] = set()
         self._at_first: dict[str, int] = {}
+        # Generators of numpy's that the script made from a seed; numpy has no weak references to them.
+        self._own: list[np.random.Generator] = []
         self._is_importing = False
         self.is_apart = False
 
@@ -182,6 +186,7 @@ class Seeding:
             original = getattr(owner, attribute)
             noting.setdefault(original, self._noting(name, original))
             patches.replace(owner, attribute, noting[original])
+        patches.replace(np.random, "default_rng", self._making(np.random.default_rng))
         patches.replace(SourceFileLoader, "exec_module", self._importing(SourceFileLoader.exec_module))
         fills = {name: fill for name, fill in vars(nn.init).items() if name.endswith("_") and not name.startswith("_")}
         for module in (nn.init, nn.modules.activation, nn.modules.transformer):
@@ -196,6 +201,17 @@ class Seeding:
             return original(*args, **kwargs)
 
         return seed
+
+    def _making(self, original: Callable[..., np.random.Generator]) -> Callable[..., np.random.Generator]:
+        @functools.wraps(original)
+        def default_rng(seed: Any = None) -> np.random.Generator:
+            made = original(seed)
+            is_seeded = seed is not None and made is not seed
+            if is_seeded and len(self._own) < MOST_OWN and not _is_ours(_caller(sys._getframe(1))):
+                self._own.append(made)
+            return made
+
+        return default_rng
 
     @contextmanager
     def passing_over(self, names: Collection[str] = tuple(_SOWERS)) -> Iterator[None]:
@@ -245,7 +261,9 @@ class Seeding:
 
     def states(self) -> dict[str, int]:
         """Return digests of the states of the generators that the script seeds; ranks that drew alike have the same."""
-        return _digests(sorted(self._by_script))
+        own = [made.bit_generator.state for made in self._own]
+        found = _digests(sorted(self._by_script))
+        return {**found, OWN_GENERATORS: zlib.crc32(repr(own).encode())} if own else found
 
     def used(self) -> tuple[str, ...]:
         """Return what of `unseeded` has been drawn from."""

@@ -137,6 +137,14 @@ def test_generators_of_the_scripts_own_pick_the_same_samples_which_no_option_cha
     assert "give --seed-per-rank" not in found["remedy"]
 
 
+@pytest.mark.parametrize("options", [(), ("--seed-per-rank",)])
+def test_generators_of_the_scripts_own_may_pick_the_same_samples_beside_noise_that_differs(profile, options):
+    mode = profile("own_numbers.py", *ONE_WINDOW, *options, args=["noise"]).mode("ddp")
+    assert mode["throughput"]["value"] is None
+    assert "with numpy.random.default_rng, which the script seeds itself" in mode["throughput"]["reason"]
+    assert mode["throughput"]["reason"].endswith("Seed it by the rank")
+
+
 @pytest.mark.parametrize(("options", "samples"), [((), 32), (("--seed-per-rank",), 64)])
 def test_an_order_that_is_drawn_before_the_first_backward_pass_is_drawn_apart(profile, options, samples):
     done = profile("own_numbers.py", *DDP, *options, args=["order"])

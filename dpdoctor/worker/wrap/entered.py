@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dpdoctor.records import OWN_GENERATORS
 from dpdoctor.worker.base import structure
 from dpdoctor.worker.timing.batches import MOST_VALUES
 from dpdoctor.worker.wrap.proof import bits
@@ -108,7 +109,7 @@ class Entered:
 
     def held_to(self, targets: Iterable[torch.Tensor]) -> None:
         """A backward pass begins from losses with these targets; those drawn by what the script seeds are no labels."""
-        if self.is_on and not self._is_handed and not self.drawn:
+        if self.is_on and not self._is_handed and not self.drawn.keys() - {OWN_GENERATORS}:
             self.labels.held_to(targets)
 
     def step_ended(self) -> None:

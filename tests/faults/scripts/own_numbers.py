@@ -1,6 +1,7 @@
 """Draws its batches by itself; the argument says with what.
 
-`generator`: one of its own, and noise that nobody seeds; `order`: one of torch's for each epoch, which is seeded.
+`generator`: one of its own, and noise that nobody seeds, which with `noise` is what the loss is held to as well;
+`order`: one of torch's for each epoch, which is seeded.
 """
 
 import sys
@@ -23,7 +24,8 @@ def batches():
                 yield data[rows], targets[rows]
                 continue
             rows = torch.from_numpy(generator.integers(4000, size=32))
-            yield data[rows] + torch.from_numpy(np.random.random((32, 8))).float(), targets[rows]
+            noise = torch.from_numpy(np.random.random((32, 8))).float()
+            yield data[rows] + noise, noise.argmax(1) if sys.argv[1] == "noise" else targets[rows]
 
 
 for x, y in batches():

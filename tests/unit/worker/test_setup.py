@@ -144,6 +144,18 @@ def test_states_tell_what_was_drawn_of_what_the_script_seeds(seeding: Seeding) -
     assert seeding.states()["numpy"] == before["numpy"]
 
 
+def test_states_tell_of_generators_that_the_script_makes_from_a_seed(seeding: Seeding) -> None:
+    np.random.default_rng()
+    assert seeding.states() == {}
+    generator = np.random.default_rng(3)
+    before = seeding.states()
+    assert list(before) == ["numpy.random.default_rng"]
+    assert np.random.default_rng(generator) is generator
+    assert seeding.states() == before
+    generator.integers(10)
+    assert seeding.states() != before
+
+
 def test_only_what_is_named_is_drawn_apart(seeding: Seeding) -> None:
     seed_all(5)
     alike = drawn()
