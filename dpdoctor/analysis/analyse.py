@@ -39,6 +39,7 @@ from dpdoctor.analysis.cross_rank import Pause, compare_ranks, pauses_of
 from dpdoctor.analysis.facts import Analysis
 from dpdoctor.analysis.loader.summarise import with_loaders
 from dpdoctor.analysis.machine import core_benchmark, core_pace_words, taken_words, while_measured
+from dpdoctor.analysis.sample_sizes import why_other_sizes
 from dpdoctor.analysis.samples import counting, why_uncounted, why_unlike, with_batch_rule, with_ranks_found
 from dpdoctor.analysis.waterfall import waterfalls
 from dpdoctor.analysis.weighing import cross_checks
@@ -155,7 +156,8 @@ def analyse(run: Run) -> Analysis:
     speaking = {name: shown(found) for name, found in launches.items() if found}
     taken = taken_words(speaking, header.fingerprint.cores)
     beside = {name: while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
-    modes = {name: _against_baseline(mode, baseline, _disturbed(name, beside)) for name, mode in modes.items()}
+    unlike = {name: why_other_sizes(name, speaking) or _disturbed(name, beside) for name in modes}
+    modes = {name: _against_baseline(mode, baseline, unlike[name]) for name, mode in modes.items()}
     watched = [*(mode.step for name, mode in modes.items() if name == BASELINE), *again]
     is_other = BASELINE in modes and _runs_as_python(modes[BASELINE])
     cost = own_cost(watched, bare, why_cost_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
@@ -592,10 +594,10 @@ def _disturbed(name: str, beside: Mapping[str, str | None]) -> str | None:
     return next((f"{beside[one]} while {one} was measured" for one in (BASELINE, name) if beside.get(one)), None)
 
 
-def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None, disturbed: str | None) -> ModeSummary:
+def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None, unlike: str | None) -> ModeSummary:
     if baseline is None:
         return mode
-    reason = _why_not_compared(mode, baseline) or disturbed
+    reason = _why_not_compared(mode, baseline) or unlike
     speedup = stats.unknown("x", reason) if reason else stats.ratio(mode.throughput, baseline.throughput, "x")
     efficiency = replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
     return replace(mode, speedup=speedup, scaling_efficiency=efficiency)
