@@ -21,6 +21,11 @@ REPLACED = (
     ": between backward pass and update the script, or its optimizer, puts other gradients (p.grad = ...) in the place "
     "of those that DistributedDataParallel averaged, and they differ between ranks"
 )
+UPDATED_APART = (
+    "parameters differ between ranks, although as many bytes were all-reduced as there are gradients: ranks update "
+    "them by something that each draws itself, such as a learning rate, noise or a mask. Let the script seed what "
+    "draws it"
+)
 SHARED = (
     "{} and {} have parameters in common, {} first: where one backward pass goes through both, DistributedDataParallel "
     "reduces the gradients of these twice. Put both into one module, and call that one alone"
@@ -193,7 +198,7 @@ class DDP(Mode):
             self._tell_hooks(wrapper.module, {_hooks.AFTER_NODE: IS_OVERWRITTEN})
         why, early = self.why_apart(), self._early()
         reduced = _gradients_reduced(evidence, why, is_late=bool(early))
-        return [*super().checks(evidence), _parameters_equal(evidence, why), reduced]
+        return [*super().checks(evidence), _parameters_equal(evidence, why, is_reduced=bool(reduced.ok)), reduced]
 
     def why_apart(self) -> str:
         """Return which backward passes are not reduced, as the end of a sentence; nothing where all are."""
@@ -296,9 +301,11 @@ def _is_laid_out_oddly(buffer: torch.Tensor) -> bool:
     return buffer.is_contiguous() and buffer.stride() != buffer.new_empty(buffer.shape, device="meta").stride()
 
 
-def _parameters_equal(evidence: Evidence, why: str) -> Check:
+def _parameters_equal(evidence: Evidence, why: str, *, is_reduced: bool) -> Check:
     name = PARAMETERS_EQUAL
     if len(set(evidence.checksums)) > 1:
+        if is_reduced and not (why or evidence.replaced):
+            return Check(name=name, ok=False, text=UPDATED_APART)
         seen = REPLACED if evidence.replaced else ": parameters differ between ranks"
         return Check(name=name, ok=False, text=f"{UNSYNCHRONISED}{why or seen}")
     if not evidence.moved:

@@ -209,6 +209,19 @@ def test_what_proves_ddp(fields: dict[str, object], expected: list[bool | None])
     assert all(check.text for check in checks)
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "as many bytes were all-reduced as there are gradients"),  # each by a learning rate of its own, say
+        ({"gradient_bytes": 401}, "gradients were not synchronised: parameters differ"),
+        ({"replaced": True}, "gradients were not synchronised: between backward pass and update"),
+    ],
+)
+def test_gradients_that_were_averaged_are_not_why_parameters_differ(fields: dict[str, object], told: str) -> None:
+    _, equal, _ = DDP().checks(evidence(checksums=(7, 8), **fields))
+    assert told in equal.text
+
+
 @pytest.mark.parametrize("puts_off", [False, True])
 def test_a_step_in_the_backward_pass_comes_before_ddp_reduces_unless_the_wrapper_puts_it_off(puts_off: bool) -> None:
     mode, wrapper = DDP(), nn.Module()
