@@ -188,6 +188,12 @@ def test_an_optimizer_for_each_batch_that_steps_before_the_lasting_one_ends_no_s
     assert {step.samples_drawn for step in done.rank("single").steps if step.window} == {8}
 
 
+def test_what_a_part_could_not_tell_of_samples_its_model_may(profile):
+    done = profile("wild_head_outside.py", *SINGLE)
+    assert done.exit_code == 0, done.output
+    assert done.mode("single")["batch"]["per_device"] == 16
+
+
 def test_a_sum_that_only_moves_samples_is_not_taken_for_the_loss(profile):
     done = profile("wild_energy.py", *DDP_ALONE)
     assert done.exit_code == 0, done.output

@@ -236,6 +236,10 @@ class Tally:
         """What the script did in this step is not what a step does: other optimizers took many."""
         self._edge = self._is_interrupted = True
 
+    def sees_another_model(self) -> None:
+        """From now on a model is seen of which only parts were: what they could not tell, it may."""
+        self._uncounted = None
+
     def trained(
         self,
         num_entered: int,

@@ -481,6 +481,7 @@ class Wrapping:
             elif (id(entry.module), entry.method) not in self.routed:
                 self.routed.add((id(entry.module), entry.method))
                 self._wrap_by_method(entry)
+                self._watch.tally.sees_another_model()
 
     def step_ended(self) -> None:
         """A step ended: from now on what was routed in it can be missed."""
