@@ -31,6 +31,7 @@ from dpdoctor.analysis.controls import (
     pace,
     same_program_words,
     steps_of,
+    watched_steps,
     why_cost_unknown,
     with_launch_spread,
     with_own_cost,
@@ -158,7 +159,8 @@ def analyse(run: Run) -> Analysis:
     beside = {name: while_measured(speaking.get(name), header.fingerprint.cores) for name in modes}
     unlike = {name: why_other_sizes(name, speaking) or _disturbed(name, beside) for name in modes}
     modes = {name: _against_baseline(mode, baseline, unlike[name]) for name, mode in modes.items()}
-    watched = [*(mode.step for name, mode in modes.items() if name == BASELINE), *again]
+    undisturbed = {name: mode for name, mode in modes.items() if name == BASELINE or not beside[name]}
+    watched = [*watched_steps(undisturbed), *again]
     is_other = BASELINE in modes and _runs_as_python(modes[BASELINE])
     cost = own_cost(watched, bare, why_cost_unknown(run.bare, bare, beside.get(BASELINE), is_other_program=is_other))
     modes = with_own_cost(modes, cost, bare)

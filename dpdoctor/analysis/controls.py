@@ -23,7 +23,7 @@ from dpdoctor.spec import BASELINE
 DISTURBED = "{} while one device was measured, so that bare launches at other times do not compare with it"
 NO_CONTROL = "the script was not also run bare"
 NO_BASELINE = "no step of one device was measured that a bare one could be held against"
-NATIVE = "a script that distributes itself is not also run bare, and intervals of its rates reach that"
+NEVER_BARE = "a script that distributes itself is not also run bare, and intervals of its rates reach that"
 NO_STEADY_WINDOW = "no window of a bare launch has steady steps as those of the baseline"
 OTHER_PROGRAM = (
     "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
@@ -58,6 +58,13 @@ def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -
     held = [launch for launch in marked if not launch.edges_are_steady]
     found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in held]
     return [figure for figure in found if figure.value is not None]
+
+
+def watched_steps(modes: Mapping[str, ModeSummary]) -> list[Figure]:
+    """Return the seconds of a step of the baseline's launch, and of the mode that ran the same program, if one did."""
+    same = _inactive(modes)
+    names = [BASELINE] if same is None or modes[same].step.value is None else [BASELINE, same]
+    return [modes[name].step for name in names if name in modes]
 
 
 def own_cost(watched: Sequence[Figure], bare: Sequence[Figure], unknown: str | None) -> Figure:
@@ -203,7 +210,7 @@ def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
     share, is_native = mode.observer_overhead.value, mode.native is not None
     if share is None:
         return mode
-    told = replace(mode, observer_overhead=replace(mode.observer_overhead, reason=NATIVE if is_native else reason))
+    told = replace(mode, observer_overhead=replace(mode.observer_overhead, reason=NEVER_BARE if is_native else reason))
     return _faster_alone(told, 1 / (1 - share)) if is_native and share < 1 else told
 
 

@@ -98,12 +98,19 @@ def settings_to_try(root: Path) -> dict[str, LoaderSetting]:
 
 
 def own_cost_is_clear(root: Path) -> bool:
-    """Return whether a run tells well enough what watching the baseline takes of a step, or cannot tell."""
-    from dpdoctor.analysis import analyse
-    from dpdoctor.analysis.controls import is_known
+    """Return whether a run tells well enough what watching the baseline takes of a step, or cannot tell.
 
-    baseline = analyse(rundir.read(root)).summary.modes.get(BASELINE)
-    return baseline is None or is_known(baseline.observer_overhead)
+    That it is too much one launch does not tell: what disturbed it would be taken for it.
+    """
+    from dpdoctor.analysis import analyse
+    from dpdoctor.analysis.controls import is_known, is_too_much
+
+    run = rundir.read(root)
+    baseline = analyse(run).summary.modes.get(BASELINE)
+    if baseline is None:
+        return True
+    share = baseline.observer_overhead
+    return is_known(share) and (bool(run.watched) or not is_too_much(share))
 
 
 def print_run(run: Run, *, as_format: str) -> None:

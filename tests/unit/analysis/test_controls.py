@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +21,14 @@ from dpdoctor.analysis.controls import (
     NOT_KNOWN,
     OTHER_PROGRAM,
     is_known,
+    is_too_much,
     launch_spread,
     same_program_words,
     steps_of,
     why_cost_unknown,
 )
 from dpdoctor.analysis.facts import Analysis
+from dpdoctor.cli._report import own_cost_is_clear
 from dpdoctor.records import RUNS_AS_PYTHON, Conversion, Launch, Rank, Sample
 from dpdoctor.report.blocks import Table
 from dpdoctor.report.words.verdict import limits
@@ -382,6 +385,30 @@ def measured(dp_ms: float, status: str = "inactive") -> RunSummary:
         "ddp": [launch(*ddp, mode="ddp")],
     }
     return analyse(records.run(modes, {"ddp": 2})).summary
+
+
+def test_the_mode_that_ran_the_same_program_was_watched_as_well() -> None:
+    """So a launch that something disturbed is not taken for what watching costs."""
+    modes = {
+        "single": [launch(even_rank(120, num_windows=2))],
+        "dp": [launch(even_rank(100, num_windows=2), mode="dp", status="inactive", reason="needs a GPU")],
+    }
+    run = replace(records.run(modes), bare=bare(100, 100, 100))
+    share = analyse(run).summary.modes["single"].observer_overhead
+    assert share.value == pytest.approx(10 / 120)
+    assert share.low is not None
+    assert share.low < 0
+    alone = replace(records.run({"single": modes["single"]}), bare=bare(100, 100, 100))
+    assert is_too_much(analyse(alone).summary.modes["single"].observer_overhead)
+
+
+def test_one_launch_alone_does_not_tell_that_watching_costs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(records.run({"single": [launch(even_rank(120, num_windows=2))]}), bare=bare(100, 100, 100))
+    once_more = replace(run, watched=(launch(even_rank(120, num_windows=2), mode="watched"),))
+    cheap = replace(run, bare=bare(120, 120, 120))
+    for of, is_clear in ((run, False), (once_more, True), (cheap, True)):
+        monkeypatch.setattr("dpdoctor.rundir.read", lambda _, of=of: of)
+        assert own_cost_is_clear(Path()) is is_clear
 
 
 def test_rates_hold_what_launches_of_one_program_differ_by() -> None:
