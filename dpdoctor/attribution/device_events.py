@@ -81,8 +81,10 @@ def _on_devices(trace: Trace, rows: NDArray[np.int64], comm_kernels: str | None)
     rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
     part, call, unseen = parts(trace, comm_kernels)[rows], launches(events, rows), _launched_unseen(events, rows)
     by_device = [(int(index), events.device[rows] == index) for index in np.unique(events.device[rows])]
+    lost_ns = _lost_ns(trace)
     return tuple(
-        _joined(trace, index, rows[on], part=part[on], call=call[on], unseen=unseen[on]) for index, on in by_device
+        _joined(trace, index, rows[on], part=part[on], call=call[on], unseen=unseen[on], lost_ns=lost_ns)
+        for index, on in by_device
     )
 
 
@@ -111,8 +113,8 @@ def _on_host(trace: Trace, training_thread: int) -> DeviceEvents:
     call[is_comm] = queued_by(trace, rows[is_comm], operators)
     part = np.where(is_comm, Part.COMM, Part.COMPUTE).astype(np.int8)
     used, spans = _cut(events.spans_of(rows), is_comm, is_compute, collective_waits(trace, training_thread))
-    unseen = np.full(len(used), NEVER_SEEN, np.int64)
-    found = _joined(trace, HOST, rows[used], part=part[used], call=call[used], unseen=unseen)
+    unseen, lost_ns = np.full(len(used), NEVER_SEEN, np.int64), np.empty(0, np.int64)
+    found = _joined(trace, HOST, rows[used], part=part[used], call=call[used], unseen=unseen, lost_ns=lost_ns)
     return replace(found, events=replace(found.events, begin_ns=spans[:, 0], end_ns=spans[:, 1]))
 
 
@@ -135,6 +137,7 @@ def _joined(
     part: NDArray[np.int8],
     call: NDArray[np.int64],
     unseen: NDArray[np.int64],
+    lost_ns: NDArray[np.int64],
 ) -> DeviceEvents:
     events, is_known = trace.events, call != UNKNOWN
     return DeviceEvents(
@@ -146,7 +149,7 @@ def _joined(
         call_begin_ns=np.where(is_known, events.begin_ns[call], unseen),
         call_end_ns=np.where(is_known, events.end_ns[call], unseen),
         call_thread=np.where(is_known, events.thread[call], np.int32(UNKNOWN)),
-        lost_ns=_lost_ns(trace),
+        lost_ns=lost_ns,
     )
 
 
