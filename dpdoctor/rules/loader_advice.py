@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 
 import msgspec
 
@@ -19,8 +20,8 @@ from dpdoctor.analysis.weighing import COVERAGE, main_part
 # Share of its fetch's wall time that a worker computes, below which it waits for a disk, a network or a lock. Stricter
 # than SageMaker Debugger, which flags loader processes that use less than 70% of a core.
 WAITING = 0.4
-# A transform is worth naming from this share of a fetch.
-NAMED = 0.1
+# A part of a fetch is worth naming from this share of it, a transform beside the costliest from this share of that.
+NAMED, NAMED_BESIDE = 0.1, 0.5
 # By how much what is left of a fetch may be faster without the costliest part of it, which leaves caches and cores to
 # the others: 0.16 to 0.28 by tests/benchmarks/remedy_gain.py, of two transforms under DDP. For a bound, twice that.
 REST_FASTER = 0.5
@@ -196,15 +197,15 @@ def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice
             removes_at_most=part,
             of_wait=True,
         )
-    name, share = _slowest_of_all(loader)
-    handing_over, rest = _handing_over(loader), (loader.fetch.value or 0.0) * (1 - share)
-    if share < NAMED or rest >= handing_over:
+    costly = _costly_parts(loader)
+    handing_over, rest = _handing_over(loader), (loader.fetch.value or 0.0) * (1 - sum(costly.values()))
+    if not costly or rest >= handing_over:
         return None
     without = ", ".join(changes(loader, 0, None))
     # The rest of a fetch is waited for then, in the place of the hand-off.
     return Advice(
-        remedy=f"{_cheaper(name, share)}; then set {without}: fetching takes less than handing over",
-        short=f"make {name} cheaper{_no_gain(facts)}",
+        remedy=f"{_cheaper(costly)}; then set {without}: fetching takes less than handing over",
+        short=f"make {_listed(costly)} cheaper{_no_gain(facts)}",
         removes=part * (1 - rest / handing_over),
         removes_at_most=part * (1 - (1 - REST_FASTER) * rest / handing_over),
         of_wait=True,
@@ -212,22 +213,25 @@ def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice
 
 
 def _cheaper_part(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
-    """Return that the costliest part of a fetch is to be cheaper; None: none is worth a name."""
-    name, share = _slowest_of_all(loader)
-    if share < NAMED:
+    """Return that the costliest parts of a fetch are to be cheaper; None: none is worth a name."""
+    costly = _costly_parts(loader)
+    if not costly:
         return None
+    share = sum(costly.values())
     return Advice(
-        remedy=_cheaper(name, share),
-        short=f"make {name} cheaper{_no_gain(facts)}",
+        remedy=_cheaper(costly),
+        short=f"make {_listed(costly)} cheaper{_no_gain(facts)}",
         removes=share,
         removes_at_most=share + REST_FASTER * (1 - share),
     )
 
 
-def _cheaper(name: str, share: float) -> str:
+def _cheaper(parts: Mapping[str, float]) -> str:
+    share = units.share(sum(parts.values()))
+    are, it, its = ("are", "them", "their") if len(parts) > 1 else ("is", "it", "its")
     return (
-        f"make {name} cheaper, which is {units.share(share)} of a fetch: do it for a whole batch at once, on the "
-        "device, or where its result is always the same, once, and store that"
+        f"make {_listed(parts)} cheaper, which {are} {share} of a fetch: do {it} for a whole batch at once, on the "
+        f"device, or where {its} result is always the same, once, and store that"
     )
 
 
@@ -281,10 +285,17 @@ def _slowest_part(loader: LoaderSummary) -> tuple[str, float]:
 
 
 def _parts(loader: LoaderSummary) -> dict[str, float]:
-    parts = {transform.name: transform.share for transform in loader.transforms}
+    parts = _transforms(loader)
     if loader.collate.value is not None and loader.fetch.value:
         parts[COLLATE] = loader.collate.value / loader.fetch.value
     return parts
+
+
+def _transforms(loader: LoaderSummary) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for transform in loader.transforms:  # a chain may hold two of a name
+        shares[transform.name] = shares.get(transform.name, 0.0) + transform.share
+    return shares
 
 
 def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
@@ -292,12 +303,26 @@ def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
     return name, parts.get(name, 0.0)
 
 
-def _slowest_of_all(loader: LoaderSummary) -> tuple[str, float]:
-    """Return the same, or the rest of what the dataset does for an item where that takes longer."""
+def _costly_parts(loader: LoaderSummary) -> dict[str, float]:
+    """Return what takes most of a fetch, by name with its share of it; empty: nothing is worth a name.
+
+    It is collate, the rest of what the dataset does for an item, or the costliest transform with those that take about
+    as much: what does one of them for a whole batch has all of them to do.
+    """
+    transforms = _transforms(loader)
+    least = max(NAMED, NAMED_BESIDE * max(transforms.values(), default=0.0))
+    by_share = sorted(transforms.items(), key=itemgetter(1), reverse=True)
+    groups = [{name: share for name, share in by_share if share >= least}]
     parts = _parts(loader)
     if COLLATE in parts:
-        parts[f"loading an item of {loader.dataset}"] = 1 - sum(parts.values())
-    return _largest(parts)
+        groups += {COLLATE: parts[COLLATE]}, {f"loading an item of {loader.dataset}": 1 - sum(parts.values())}
+    costly = max(groups, key=lambda group: sum(group.values()))
+    return costly if sum(costly.values()) >= NAMED else {}
+
+
+def _listed(parts: Iterable[str]) -> str:
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def known(loader: LoaderSummary) -> list[str]:
@@ -306,9 +331,8 @@ def known(loader: LoaderSummary) -> list[str]:
     where = f"by {units.count(loader.num_workers, 'worker')}" if loader.num_workers else "in the main process"
     if loader.fetch.value is not None:
         found.append(f"Batches are loaded {where}: {units.seconds(loader.fetch.value)} each{_spent_on(loader)}.")
-    name, share = _slowest_of_all(loader)
-    if share >= NAMED:
-        found.append(f"{name} is {units.share(share)} of a fetch.")
+    if costly := _costly_parts(loader):
+        found.append(f"{_listed(f'{name} is {units.share(share)}' for name, share in costly.items())} of a fetch.")
     if loader.slow_fetches is not None:
         words = _slow_words(loader.slow_fetches)
         found.append(f"{words[0].upper()}{words[1:]}.")

@@ -3,10 +3,10 @@
     python tests/benchmarks/remedy_gain.py [--times N] [--faults none,slow_disk,slow_transform]
 
 samples/mnist_lenet.py is profiled on one device and under DDP, as it is, with a slow disk and with a slow transform. A
-setting that the finding names is written into the DataLoader's call; a transform that it calls too dear is taken out,
-for which it gives an upper bound. A line each: what was predicted, what launches of the script as it was and as it is
-then, in turns, measured, and whether that lies within (an upper bound: not above). At the end how many do, the median
-error and the widest prediction.
+setting that the finding names is written into the DataLoader's call; transforms that it calls too dear are done for a
+whole batch at once (whole_batch.py), or left out where that cannot be: for both it gives an upper bound. A line each:
+what was predicted, what launches of the script as it was and as it is then, in turns, measured, and whether that lies
+within (an upper bound: not above). At the end how many do, the median error and the widest prediction.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TWO = ("--nproc", "2", "--quiet")
 
 @dataclass(frozen=True)
 class Remedy:
-    """What the finding of one mode advises: options of the DataLoader, or a transform that is to go; and the gain."""
+    """What the finding of one mode advises: options of the DataLoader, or transforms to be cheaper; and the gain."""
 
     options: dict[str, Any]
-    transform: str
+    transforms: tuple[str, ...]
     low: float
     high: float
     value: float
@@ -62,10 +62,11 @@ class Measured:
 
     def __str__(self) -> str:
         remedy = self.remedy
-        predicted = f"at most {remedy.high:.2f}" if remedy.is_bound else f"{remedy.low:.2f} to {remedy.high:.2f}"
-        advice = f"without {remedy.transform}" if remedy.transform else str(remedy.options)
+        predicted = f"{remedy.value:.2f}, at most" if remedy.is_bound else f"{remedy.low:.2f} to"
+        predicted += f" {remedy.high:.2f}"
+        advice = f"batches of {', '.join(remedy.transforms)}" if remedy.transforms else str(remedy.options)
         verdict = "" if self.holds else "NOT"
-        return f"{self.fault:15} {self.mode:7} {advice[:76]:76} {predicted:13} {self.gain:.3f} {verdict}"
+        return f"{self.fault:15} {self.mode:7} {advice[:76]:76} {predicted:18} {self.gain:.3f} {verdict}"
 
 
 def main() -> None:
@@ -92,7 +93,7 @@ def _measure(home: Path, fault: str) -> Iterator[Measured]:
     shutil.copytree(SAMPLES, home / "base")
     found = _profile(home, fault)
     for mode in MODES:
-        if mode not in found or not (found[mode].options or found[mode].transform):
+        if mode not in found or not (found[mode].options or found[mode].transforms):
             print(f"{fault:15} {mode:7} no finding about the loader, or nothing to change", flush=True)
             continue
         head = home / mode
@@ -114,10 +115,10 @@ def _remedy(finding: dict[str, Any]) -> Remedy:
     call = ast.parse((finding["code"] or "None").replace("..., ", ""), mode="eval").body
     keywords = call.keywords if isinstance(call, ast.Call) else []
     options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
-    cheaper = re.match(r"make (\w+) cheaper", finding["remedy"])
+    cheaper = re.match(r"make ([\w, ]+) cheaper", finding["remedy"])
     return Remedy(
         options=options,
-        transform=cheaper[1] if cheaper and not options else "",
+        transforms=tuple(re.split(", | and ", cheaper[1])) if cheaper and not options else (),
         low=gain["low"],
         high=gain["high"],
         value=gain["value"],
@@ -127,32 +128,37 @@ def _remedy(finding: dict[str, Any]) -> Remedy:
 
 class _Edit(ast.NodeTransformer):
     def __init__(self, remedy: Remedy) -> None:
-        self.remedy = remedy
-        self.done = 0
+        names = remedy.transforms
+        self._kept = f"[each for each in chain if type(each).__name__ not in {names}]"
+        self._new = {name: repr(value) for name, value in remedy.options.items()}
+        if names:
+            self._new["collate_fn"] = f"whole_batch.Collate(*{names})"
+        self.missing = {"train_loader", "transform"} if names else {"train_loader"}
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         (target,) = node.targets
-        if isinstance(target, ast.Name) and target.id == "train_loader" and isinstance(node.value, ast.Call):
-            kept = [keyword for keyword in node.value.keywords if keyword.arg not in self.remedy.options]
-            new = [ast.keyword(name, ast.Constant(value)) for name, value in self.remedy.options.items()]
-            node.value.keywords = [*kept, *new]
-            self.done += bool(new)
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call) and target.id in self.missing:
+            self.missing.remove(target.id)
+            if target.id == "transform":
+                node.value.args = [_expression(self._kept)]
+            else:
+                kept = [keyword for keyword in node.value.keywords if keyword.arg not in self._new]
+                new = [ast.keyword(name, _expression(value)) for name, value in self._new.items()]
+                node.value.keywords = [*kept, *new]
         return node
 
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        is_insert = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "chain.insert"
-        if self.remedy.transform and is_insert and f"{self.remedy.transform}(" in ast.unparse(node):
-            self.done += 1
-            return ast.Pass()
-        return node
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _apply(remedy: Remedy, script: Path) -> None:
     edit = _Edit(remedy)
     tree = ast.fix_missing_locations(edit.visit(ast.parse(script.read_text())))
-    if edit.done != 1:
+    if edit.missing:
         sys.exit(f"cannot apply {remedy} to {script}")
-    script.write_text(ast.unparse(tree))
+    script.write_text(f"import whole_batch\n{ast.unparse(tree)}")
+    shutil.copy(Path(__file__).with_name("whole_batch.py"), script.parent)
 
 
 def _gain(home: Path, head: Path, mode: str, fault: str) -> float:

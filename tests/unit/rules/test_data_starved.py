@@ -417,6 +417,27 @@ def test_what_a_dataset_does_for_an_item_is_to_be_cheaper_where_neither_transfor
     assert collate.short_remedy == "make collate cheaper", "or something that gives less is to be done first"
 
 
+@pytest.mark.parametrize(
+    ("shares", "named", "remedy"),
+    [
+        ((0.31, 0.29, 0.24), 0.84, "make RandomAffine, ToTensor and Normalize cheaper, which are 84% of a fetch"),
+        ((0.2, 0.3, 0.14), 0.5, "make ToTensor and RandomAffine cheaper, which are 50% of a fetch"),
+        ((0.7, 0.2, 0.05), 0.7, "make RandomAffine cheaper, which is 70% of a fetch"),
+        # What the dataset does beside them takes longer than all.
+        ((0.2, 0.15, 0.1), 0.5, "make loading an item of Digits cheaper, which is 50% of a fetch"),
+    ],
+)
+def test_transforms_that_take_about_as_much_are_to_be_cheaper_together(
+    shares: tuple[float, ...], named: float, remedy: str
+) -> None:
+    names = "RandomAffine", "ToTensor", "Normalize"
+    chain = tuple(replace(AFFINE, name=name, share=share) for name, share in zip(names, shares, strict=True))
+    found = RULE.check(waiting(0.4, 0.39, cases.loader(transforms=chain)))
+    assert found.remedy.startswith(remedy)
+    assert found.remedy.startswith(found.short_remedy)
+    assert found.speedup.value == pytest.approx(1 / (1 - named * 0.39))
+
+
 def test_why_there_is_no_remedy_is_told_where_a_loader_was_not_seen_from_inside() -> None:
     skipped = {"cached_batches": cases.skipped(PAST_ITER)}
     past = RULE.check(cases.case(phases_s={"data_wait": 0.4 * cases.STEP_S}, ablations=skipped))
