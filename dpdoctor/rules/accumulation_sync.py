@@ -81,8 +81,9 @@ RULE = Rule(
     how="Micro-batches are counted; the ablation no_sync_accumulation reduces only in the last one and gives the gain; "
     "the trace, how much of a step the reductions take that nothing hides. Where a library runs the backward pass, as "
     "the stacks of the traced steps tell, it may do so itself in a job of its own: no gain is told.",
-    remedy="Run all but the last micro-batch under no_sync() (DDP, and FullyShardedDataParallel), or with "
-    "set_requires_gradient_sync(False) (fully_shard); call what you wrote yourself in the last one only.",
+    remedy="Run forward and backward of all but the last micro-batch under no_sync() (DDP, and "
+    "FullyShardedDataParallel), or with set_requires_gradient_sync(False) (fully_shard); call what you wrote yourself "
+    "in the last one only.",
     verified=True,
     check=_check,
 )

@@ -10,7 +10,8 @@ from dpdoctor.analysis.facts import NO_COMM, Peak
 from dpdoctor.analysis.weighing import COVERAGE, Weighed, above_zero, agree, is_loss, weigh
 
 LAST_ONLY = "reduce gradients in the last micro-batch only"
-NO_SYNC_CODE = "with contextlib.nullcontext() if is_last else model.no_sync(): loss.backward()"
+# The forward pass decides whether DDP reduces in the backward pass that follows: it has to be under no_sync(), too.
+NO_SYNC_CODE = "with contextlib.nullcontext() if is_last else model.no_sync(): criterion(model(x), y).backward()"
 ON_CORES = "without a GPU communication takes the cores that compute, and slows what it runs beside"
 TRACED_STEPS = "these are traced steps: without a profiler the host is faster"
 # A few whole steps more than are lost at the ends.

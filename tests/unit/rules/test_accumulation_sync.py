@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,6 +12,7 @@ from dpdoctor.analysis import Finding, Rank
 from dpdoctor.records import TENSOR_PARALLEL, Collective, Conversion, Counters, Strategy, WrappedModule
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.accumulation_sync import RULE
+from dpdoctor.rules.wording import NO_SYNC_CODE
 from tests.builders import cases
 from tests.builders.cases import Case, ablation
 from tests.builders.traced_cases import digest
@@ -76,6 +80,29 @@ def test_the_ablation_is_the_cost() -> None:
     assert (found.status, found.cost.value) == ("confirmed", pytest.approx(0.28))
     assert "no_sync()" in (found.code or "")
     assert "set_requires_gradient_sync" in (finding(FIRES["FSDP"]).code or "")
+
+
+def test_written_as_the_line_says_ddp_reduces_once(tmp_path: Path) -> None:
+    torch, dist = pytest.importorskip("torch"), pytest.importorskip("torch.distributed")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+        micros, reduced = [], []
+
+        def reduce(buffer: object) -> object:
+            reduced.append(micros[-1])
+            done = torch.futures.Future()
+            done.set_result(buffer)
+            return done
+
+        model.register_comm_hook(None, lambda _, bucket: reduce(bucket.buffer()))
+        names = {"model": model, "x": torch.ones(2, 3), "y": torch.ones(2, 1), "criterion": torch.nn.MSELoss()}
+        for micro in range(4):
+            micros.append(micro)
+            exec(NO_SYNC_CODE, {"contextlib": contextlib, "is_last": micro == 3, **names})
+    finally:
+        dist.destroy_process_group()
+    assert reduced == [3]
 
 
 def test_what_gains_nothing_is_not_recommended() -> None:
