@@ -264,16 +264,18 @@ def unevenness(
     windows: Sequence[tuple[LaunchFacts, Window]], world_size: int, traces: Traces, *, on_gpu: bool
 ) -> Unevenness | None:
     """Return what unequal batches cost; None: one rank, nothing measured, or all batches of each step are alike."""
-    aligned = [(window, of_all) for _, window in windows if (of_all := _aligned(window))]
+    aligned = [of_all for _, window in windows if (of_all := _aligned(window))]
     if world_size < 2 or not aligned:
         return None
-    found, steps = [window for window, _ in aligned], [of_all for _, of_all in aligned]
-    unit = "element" if all(s.elements for window in steps for row in window for s in row) else "sample"
+    unit = "element" if all(s.elements for of_all in aligned for row in of_all for s in row) else "sample"
+    steps = [known for of_all in aligned if (known := _known(of_all, unit))]
+    if not steps:
+        return None
     sizes = [_batch_sizes(window, unit) for window in steps]
     every = np.concatenate(sizes)
-    if not len(every) or np.all(every == every[:, :1]):
+    if np.all(every == every[:, :1]):
         return None
-    share, explained = _cost_on_device(traces, sizes) if on_gpu else _cost_on_host(found, steps, sizes)
+    share, explained = _cost_on_device(traces, sizes) if on_gpu else _cost_on_host(steps, sizes)
     excess, behind = float(_excess(every).sum()), float((every.max(axis=1) - _median_of_others(every)).sum())
     largest = np.bincount(every.argmax(axis=1)).max() / len(every)
     return Unevenness(
@@ -293,14 +295,20 @@ def _aligned(window: Window) -> list[tuple[StepRecord, ...]]:
     return [tuple(steps[number] for steps in by_rank) for number in common]
 
 
+def _known(steps: list[tuple[StepRecord, ...]], unit: str) -> list[tuple[StepRecord, ...]]:
+    """Return the steps in which every rank's batch has a size; one of 0 could not be told."""
+    return [row for row in steps if all(_batch_size(step, unit) for step in row)]
+
+
 def _batch_sizes(steps: list[tuple[StepRecord, ...]], unit: str) -> _Array:
-    rows = [[s.elements if unit == "element" else s.samples_entered for s in row] for row in steps]
-    return np.asarray(rows, dtype=float).reshape(len(steps), -1)
+    return np.asarray([[_batch_size(step, unit) for step in row] for row in steps], dtype=float)
 
 
-def _cost_on_host(
-    found: list[Window], steps: list[list[tuple[StepRecord, ...]]], sizes: list[_Array]
-) -> tuple[Figure, float | None]:
+def _batch_size(step: StepRecord, unit: str) -> int:
+    return step.elements if unit == "element" else step.samples_entered
+
+
+def _cost_on_host(steps: list[list[tuple[StepRecord, ...]]], sizes: list[_Array]) -> tuple[Figure, float | None]:
     """Return the cost from forward times, in which ranks do not wait for each other, and backward in proportion.
 
     Backward's own share of the work is read from the rank that waits least in it.
@@ -313,7 +321,7 @@ def _cost_on_host(
     slope = max(0.0, float(np.polyfit(every.ravel(), times.ravel(), 1)[0]))
     whole = 1 + float(np.median((backward / times).min(axis=1)))
     lost = [slope * whole * float(_excess(window).sum()) for window in sizes]
-    share = stats.ratio_of_totals([(s, w.step()[0]) for s, w in zip(lost, found, strict=True)], "ratio")
+    share = stats.ratio_of_totals([(s, _seconds(w)) for s, w in zip(lost, steps, strict=True)], "ratio")
     by_size = slope * float(_excess(every).mean())
     # Of the ranks' means: single steps vary for other reasons, too.
     otherwise = float(_excess((times - slope * every).mean(axis=0, keepdims=True)).mean())
@@ -327,6 +335,12 @@ def _cost_on_device(traces: Traces, sizes: list[_Array]) -> tuple[Figure, float 
         return stats.unknown("ratio", reason or (computing.reason if traces else None) or nothing), None
     lost = [(computing.value * float((_excess(window) / window.max(axis=1)).sum()), len(window)) for window in sizes]
     return stats.ratio_of_totals(lost, "ratio"), None
+
+
+def _seconds(steps: list[tuple[StepRecord, ...]]) -> float:
+    """Return how long these steps took the rank that they took longest."""
+    by_rank = zip(*steps, strict=True)
+    return NS * float(max(sum(step.duration_ns for step in of_rank) for of_rank in by_rank))
 
 
 def _phase_times(steps: list[tuple[StepRecord, ...]], phase: int) -> _Array:

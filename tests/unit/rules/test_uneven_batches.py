@@ -62,6 +62,20 @@ def test_a_window_without_a_step_that_all_ranks_have_is_left_out() -> None:
     assert found.cost.value == pytest.approx(45 / 120, rel=1e-3)
 
 
+@pytest.mark.parametrize(("device", "cost"), [("cpu", 45 / 120), ("cuda:0", 0.8 * 15 / 40)])
+def test_a_step_whose_samples_could_not_be_told_is_left_out(device: str, cost: float) -> None:
+    """Of every other step nobody knows how many samples entered the model."""
+    case = training((4000, 0), (1000, 0), device=device, receiving=20 if device != "cpu" else 0)
+    (launch,) = case.launches
+    counted = [
+        replace(rank, steps=tuple(replace(s, elements=0, samples_entered=s.elements // 100) for s in rank.steps))
+        for rank in launch.ranks
+    ]
+    found = RULE.check(cases.case("ddp", of=counted))
+    assert found.cost.value == pytest.approx(cost, rel=1e-3)
+    assert "rank 0: 40 samples, rank 1: 10 samples" in found.evidence[0]
+
+
 def test_the_mean_batch_would_save_the_difference() -> None:
     found = RULE.check(FIRES["one rank"])
     # The longest takes 40 ms forward and 80 backward, the mean 25 and 50.
