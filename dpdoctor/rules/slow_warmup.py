@@ -24,8 +24,8 @@ def _recompiling(facts: ModeFacts) -> Finding | None:
     share = facts.share_of_events("compile")
     if share.value is None or share.value < RECOMPILING:
         return None
-    compiles = _compiles(facts)
-    measured = [event for event in compiles if _is_measured(facts, event)]
+    place, compiles = _compiles(facts)
+    measured = [event for event in compiles if _is_measured(facts, place, event)]
     anew_ns = sum(event.duration_ns for event in measured if _is_anew(event))
     evidence = (f"{units.count(len(compiles), 'compilation')} on one rank, {len(measured)} of them in measured steps.",)
     if anew_ns < sum(event.duration_ns for event in measured) / 2:
@@ -94,11 +94,11 @@ def _cause(lost_s: float, compiled_s: float, anew: bool) -> str | None:
     return "torch.compile compiles the model again for each new shape" if anew else "torch.compile"
 
 
-def _compiles(facts: ModeFacts) -> list[EventRecord]:
-    """Return the compilations on the rank that spent most on them, of the launch that is shown."""
+def _compiles(facts: ModeFacts) -> tuple[int, list[EventRecord]]:
+    """Return the place of the rank that spent most on compilations, and these, of the launch that is shown."""
     launch = facts.launch
     by_rank = [[e for e in rank.events if e.kind == "compile"] for rank in launch.ranks] if launch else []
-    return max(by_rank, key=lambda events: sum(e.duration_ns for e in events), default=[])
+    return max(enumerate(by_rank), key=lambda of: sum(e.duration_ns for e in of[1]), default=(0, []))
 
 
 def _is_anew(event: EventRecord) -> bool:
@@ -107,29 +107,30 @@ def _is_anew(event: EventRecord) -> bool:
     return number.isdigit() and int(number) > 0
 
 
-def _is_measured(facts: ModeFacts, event: EventRecord) -> bool:
-    """Return whether something began in a measured window of the launch that is shown."""
-    windows = [window.ranks[0].window for launch, window in facts.windows_with_edges if launch is facts.launch]
+def _is_measured(facts: ModeFacts, place: int, event: EventRecord) -> bool:
+    """Return whether something began in a measured window of the launch that is shown, by the clock of its rank."""
+    windows = [window.ranks[place].window for launch, window in facts.windows_with_edges if launch is facts.launch]
     return any(window.begin_ns <= event.at_ns < window.end_ns for window in windows)
 
 
 def _warmup(facts: ModeFacts) -> tuple[float, list[EventRecord]]:
-    """Return the seconds that warm-up steps take beyond steady ones, and what was compiled meanwhile.
+    """Return the seconds that warm-up steps take beyond steady ones, and what was compiled meanwhile, on one rank.
 
     The very first step is counted only with its compilations: there dpdoctor wraps the script. That in which it proves
     the wrapping, under a profiler, is none of them.
     """
     step_s, launch = facts.mode.step.value, facts.launch
-    rank = next((rank for rank in launch.ranks if rank.steps), None) if launch else None
-    if step_s is None or rank is None:
+    place, compiles = _compiles(facts)
+    if step_s is None or launch is None or not launch.ranks or not launch.ranks[place].steps:
         return 0.0, []
+    rank = launch.ranks[place]
     warming = {window.window for window in rank.windows if window.kind == "warmup"}
     steps = [s for s in rank.steps if s.window in warming and not s.epoch_edge]
     first = rank.steps[0]
     slow_s = sum(max(0.0, s.duration_ns * NS - step_s) for s in steps if s.step != first.step)
     end_ns = max((s.begin_ns + s.duration_ns for s in steps), default=0)
     second_ns = first.begin_ns + first.duration_ns
-    compiles = [event for event in _compiles(facts) if event.at_ns < end_ns]
+    compiles = [event for event in compiles if event.at_ns < end_ns]
     first_s = sum(event.duration_ns for event in compiles if event.at_ns < second_ns) * NS
     return slow_s + first_s, compiles
 

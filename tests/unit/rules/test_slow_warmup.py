@@ -65,6 +65,37 @@ def test_what_is_compiled_for_the_first_time_comes_once_wherever_it_comes() -> N
     assert "--warmup" in found.remedy
 
 
+def test_what_a_rank_compiles_on_another_host_is_told_by_its_own_clock() -> None:
+    far_ns = 10**15
+    rank = cases.eventful(cases.ranks(2)[1], "compile", 2, 0.05, "dynamo 3/0")
+    elsewhere = replace(
+        rank,
+        steps=tuple(replace(step, begin_ns=step.begin_ns + far_ns) for step in rank.steps),
+        windows=tuple(replace(w, begin_ns=w.begin_ns + far_ns, end_ns=w.end_ns + far_ns) for w in rank.windows),
+        events=tuple(replace(event, at_ns=event.at_ns + far_ns) for event in rank.events),
+    )
+    for of in (rank, elsewhere):
+        found = RULE.check(cases.case("ddp", of=[cases.ranks(2)[0], of]))
+        assert (found.severity, found.evidence[0]) == (
+            "info",
+            "4 compilations on one rank, 2 of them in measured steps.",
+        )
+
+
+def test_what_a_rank_compiles_in_warm_up_on_another_host_is_told_by_its_own_clock() -> None:
+    (launch,) = warming(4, 4, compiled="0/1").launches
+    (here,) = launch.ranks
+    far_ns = 10**15
+    elsewhere = replace(
+        here,
+        index=1,
+        steps=tuple(replace(step, begin_ns=step.begin_ns + far_ns) for step in here.steps),
+        events=tuple(replace(event, at_ns=event.at_ns + far_ns) for event in here.events),
+    )
+    found = RULE.check(cases.case("ddp", of=[replace(here, events=()), elsewhere], epoch_s=cases.figure(10.0)))
+    assert found.cost.value == pytest.approx(8 / 18)
+
+
 def test_without_compiling_nothing_is_said_of_it() -> None:
     assert not any("compilation" in line for line in RULE.check(FIRES["a slow second step"]).evidence)
 
