@@ -247,24 +247,42 @@ def most_idle_share(traces: Traces, cause: str) -> Figure:
     return share(traces.common, lambda at_once: max(step.idle_by.get(cause, 0) for step in at_once))
 
 
+def most_receiving_share(traces: Traces) -> Figure:
+    """Return the share of a step in which a device only receives, in each step of the one that does so longest."""
+    return share(traces.common, lambda at_once: max(step.breakdown.h2d_ns for step in at_once))
+
+
 def untraced_idle(traces: Traces, step_s: float | None, *causes: str) -> Figure:
-    """Return the share of a step in which the device idles for one of these causes, as it is without a profiler.
+    """Return the share of a step in which a device idles for one of these causes, as it is without a profiler; mean
+    over devices.
 
     A profiler slows the host and hardly the device: where the untraced step is known, what it leaves beside the
     device's work is the idle time, and the trace says only what part of it is of these causes.
     """
-    traced, idle = idle_share(traces, *causes), part_share(traces, "idle")
+    return _untraced_idle(traces.common, traces.why_unknown, step_s, causes)
+
+
+def most_untraced_idle(traces: Traces, step_s: float | None, *causes: str) -> Figure:
+    """Return the same of the device that idles longest for these causes."""
+    common, unknown = traces.common, traces.why_unknown
+    each = [replace(common, steps=tuple(zip(steps, strict=True))) for steps in zip(*common.steps, strict=True)]
+    found = [_untraced_idle(of_device, unknown, step_s, causes) for of_device in each or [common]]
+    return max(found, key=lambda share: share.value or 0.0)
+
+
+def _untraced_idle(common: CommonSteps, unknown: str | None, step_s: float | None, causes: Sequence[str]) -> Figure:
+    traced, idle = _share(common, unknown, *map(CAUSE.format, causes)), _share(common, unknown, "idle")
     if not step_s or not idle.value or traced.value is None:
         return traced
-    untraced = max(0.0, 1 - _busy_s(traces) / step_s)
+    untraced = max(0.0, 1 - _busy_s(common) / step_s)
     return stats.scaled(traced, min(1.0, untraced / idle.value))
 
 
-def _busy_s(traces: Traces) -> float:
+def _busy_s(common: CommonSteps) -> float:
     def busy(step: DeviceStep) -> int:
         return step.breakdown.total_ns - step.breakdown.idle_ns
 
-    return fmean(busy(step) for steps in traces.common.steps for step in steps) * NS
+    return fmean(busy(step) for steps in common.steps for step in steps) * NS
 
 
 def waiting_shares(traces: Traces, step_s: float | None) -> list[Figure]:

@@ -209,9 +209,19 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """
         return breakdown.most_idle_share(self.traces, cause) if self.communicates else self.idle_share(cause)
 
+    @cached_property
+    def lost_to_receiving(self) -> Figure:
+        """Return the share of a traced step that is lost as devices do nothing but receive; see lost_to."""
+        return breakdown.most_receiving_share(self.traces) if self.communicates else self.part_share("h2d")
+
     def untraced_idle(self, *causes: str) -> Figure:
-        """Return the same as it is without a profiler, where the untraced step is known."""
+        """Return what `idle_share` does as it is without a profiler, where the untraced step is known."""
         return breakdown.untraced_idle(self.traces, self.mode.step.value, *causes)
+
+    def untraced_lost_to(self, *causes: str) -> Figure:
+        """Return the same of the rank that idles longest for these causes, where ranks communicate; see lost_to."""
+        found = breakdown.most_untraced_idle if self.communicates else breakdown.untraced_idle
+        return found(self.traces, self.mode.step.value, *causes)
 
     @property
     def waiting_share(self) -> Figure | None:

@@ -124,8 +124,8 @@ RULE = Rule(
     why="What the GPU does not do meanwhile is lost; mostly the host does not launch work in time, or kernels wait for "
     "each other.",
     how="From the trace: time in which the GPU idles, by what the launching thread did meanwhile, scaled to the step "
-    "without a profiler; without the causes that other findings tell of, and what hides behind kernels without the "
-    "waits of host_sync.",
+    "without a profiler, the mean of all devices; without the causes that other findings tell of, and what hides "
+    "behind kernels without the waits of host_sync.",
     remedy="Look at the largest cause in the timeline: fewer and larger launches, no waiting between streams.",
     verified=False,
     check=_check,

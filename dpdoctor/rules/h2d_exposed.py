@@ -7,6 +7,7 @@ from dpdoctor.analysis import AblationSummary, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.weighing import SMALL, Weighed, weigh
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
+from dpdoctor.rules.wording import rank_words
 
 # One replays batches from the host, the other batches that already are on the device: their difference is the copy.
 ON_HOST, ON_DEVICE = "cached_batches", "cached_device"
@@ -42,7 +43,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 
 def _claim(facts: ModeFacts) -> Figure:
     """Return the share of a traced step in which the device does nothing but receive."""
-    return facts.part_share("h2d")
+    return facts.lost_to_receiving
 
 
 def _ablation(facts: ModeFacts) -> AblationSummary | None:
@@ -95,7 +96,8 @@ def _short(*, pageable: bool) -> str:
 def _evidence(facts: ModeFacts, claim: Figure, ablation: AblationSummary | None) -> tuple[str, ...]:
     found = []
     if claim.value is not None:
-        found.append(f"In the trace nothing but copies to the device runs in {units.share(claim.value)} of a step.")
+        received = units.share(claim.value)
+        found.append(f"In the trace nothing but copies to the device runs in {received} of a step{rank_words(facts)}.")
     if ablation is not None and ablation.gain.value is not None:
         gain = units.seconds(ablation.gain.value)
         found.append(f"With batches on the device a step is {gain} shorter than with batches on the host.")
@@ -112,8 +114,9 @@ RULE = Rule(
     what="Batches are copied from the host's memory to the GPU while the GPU does nothing else.",
     why="The copy is not started before the batch is needed, or it cannot run beside computing, because the memory "
     "that it reads is not pinned.",
-    how="In the trace: time in which copies to the device run and no kernel does. By experiment: batches that already "
-    "lie on the device are replayed and compared with batches replayed from the host's memory.",
+    how="In the trace: time in which copies to the device run and no kernel does, where ranks wait for each other on "
+    "the one that receives longest. By experiment: batches that already lie on the device are replayed and compared "
+    "with batches replayed from the host's memory.",
     remedy="Pin the loader's batches and copy with non_blocking=True; send small types, such as uint8 images, and "
     "convert them on the device.",
     verified=True,

@@ -8,7 +8,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, HostSync, ModeFacts
 from dpdoctor.analysis.weighing import SMALL
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import TRACED_STEPS
+from dpdoctor.rules.wording import TRACED_STEPS, rank_words
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
@@ -23,7 +23,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return CannotTell(
             reason=asked + (common.left_out if found else "no trace shows what waiting for the GPU costs")
         )
-    idle, replayed = facts.untraced_idle("sync"), facts.waiting_share
+    idle, replayed = facts.untraced_lost_to("sync"), facts.waiting_share
     cost = idle if replayed is None else replayed
     if cost.value is None or cost.value < SMALL:
         return None
@@ -36,7 +36,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         title=_title(advice.waits_for, cost.value, is_replayed=replayed is not None),
         cost=cost,
         evidence=(
-            *_idle(idle),
+            *_idle(facts, idle),
             *([] if replayed is None else [_runs_ahead(cost.value, facts.mode.step.value)]),
             *(_words(call) for call in calls),
             *([] if facts.mode.step.value else [TRACED_STEPS]),
@@ -57,10 +57,11 @@ def _title(waits_for: str, cost: float, *, is_replayed: bool) -> str:
     return f"the GPU runs empty while the host waits for {waits_for}: {units.share(cost)} of each step"
 
 
-def _idle(idle: Figure) -> list[str]:
+def _idle(facts: ModeFacts, idle: Figure) -> list[str]:
     if not idle.value:
         return []
-    return [f"the GPU idles {units.share(idle.value)} of a step because the host waited for it before it launched more"]
+    idles = f"the GPU idles {units.share(idle.value)} of a step"
+    return [f"{idles} because the host waited for it before it launched more{rank_words(facts)}"]
 
 
 def _runs_ahead(cost: float, step_s: float | None) -> str:
@@ -135,7 +136,7 @@ RULE = Rule(
     how="Calls that wait are counted in one step with the script's line. The traced steps are replayed without waits "
     "for values and for all of the GPU's work, with a host as fast as in the step without a profiler; waits for copies "
     "to the GPU stay. Where no such wait can be replayed, it is how long the GPU idles after waits, scaled to the step "
-    "without a profiler. On the CPU they cost nothing and nothing is said.",
+    "without a profiler; of several ranks the one with most counts. On the CPU they cost nothing and nothing is said.",
     remedy="Keep running sums on the GPU and read them every few hundred steps; take synchronize() out of the loop; "
     "keep shapes that do not depend on values.",
     verified=True,

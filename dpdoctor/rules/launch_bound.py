@@ -9,7 +9,7 @@ from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base.traces import Traces
 from dpdoctor.analysis.breakdown import LAUNCHING
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import TRACED_STEPS, why_no_steps
+from dpdoctor.rules.wording import TRACED_STEPS, rank_words, why_no_steps
 
 # Host-bound begins at 10% of the step in TraceML 0.5 (residual) and gpuprof; a profiler's own cost lies below that.
 WARNING = 0.10
@@ -29,7 +29,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     delay_ns = _delay_ns(found)
     if delay_ns is None:
         return CannotTell(reason="the trace shows no call that launched a single kernel")
-    cost = facts.untraced_idle(*LAUNCHING)
+    cost = facts.untraced_lost_to(*LAUNCHING)
     if cost.value is None or cost.value < WARNING or delay_ns > LAUNCH_NS:
         return None
     kernel_ns = _kernel_ns(found)
@@ -42,7 +42,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         title=f"the GPU waits for the host to launch work: {units.share(cost.value)} of each step",
         cost=cost,
         evidence=(
-            f"the GPU idles {units.share(cost.value)} of a step while the host launches operators or runs Python",
+            f"the GPU idles {units.share(cost.value)} of a step while the host launches operators or runs Python"
+            f"{rank_words(facts)}",
             f"half of the kernels begin within {units.seconds(delay_ns * NS)} of their launch: the host is not ahead",
             *([f"a kernel takes {units.seconds(kernel_ns * NS)} on average"] if kernel_ns else []),
             *([] if facts.mode.step.value else [TRACED_STEPS]),
@@ -92,7 +93,8 @@ RULE = Rule(
     what="The GPU finishes its kernels faster than the host launches new ones; a batch that is too small does this.",
     why="The GPU idles between kernels for as long as the host's Python and dispatch take, whatever its speed.",
     how="From the trace: idle time of the GPU while the launching thread dispatches operators, scaled to the step "
-    "without a profiler, together with a launch delay of microseconds; milliseconds would mean that the host is ahead.",
+    "without a profiler (where ranks wait for each other, of the one that idles longest), together with a launch delay "
+    "of microseconds; milliseconds would mean that the host is ahead.",
     remedy="A larger batch, torch.compile with CUDA graphs, fused optimizers; fewer and larger operators.",
     verified=True,
     check=_check,

@@ -160,6 +160,11 @@ def agreement_words(seen: Exposure, ablation: AblationSummary) -> str:
     )
 
 
+def rank_words(facts: ModeFacts) -> str:
+    """Return, as the end of a clause, of which of several ranks a share of the step is that all of them lose."""
+    return ", on the rank where that is longest" if facts.communicates and len(facts.traces.digests) > 1 else ""
+
+
 def core_words(facts: ModeFacts) -> tuple[str, ...]:
     """Return what belongs to every figure of communication without a GPU; empty with one."""
     return () if facts.on_gpu else (ON_CORES,)

@@ -74,5 +74,12 @@ def test_what_copies_read_from_is_what_the_trace_says() -> None:
     assert (pinned.cause, pinned.code) == (None, None)
 
 
+def test_all_ranks_wait_for_the_one_that_receives_longest() -> None:
+    ranks = cases.ranks(2, device="cuda:0")
+    found = RULE.check(cases.case("ddp", of=[traced_runs.receiving(ranks, 20)[0], traced_runs.receiving(ranks, 2)[1]]))
+    assert found.cost.value == pytest.approx(0.2)
+    assert "on the rank where that is longest" in found.evidence[0]
+
+
 def test_without_trace_and_ablations_it_cannot_tell() -> None:
     assert isinstance(RULE.check(receiving(None)), CannotTell)

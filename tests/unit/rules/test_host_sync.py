@@ -108,6 +108,14 @@ def test_the_idle_share_is_that_of_the_step_without_a_profiler() -> None:
     assert "traced" not in found.evidence[0]
 
 
+def test_all_ranks_wait_for_the_one_that_waits_longest() -> None:
+    waiting = digest(compute=60, idle_by={"sync": 40})
+    found = RULE.check(case("ddp", waiting, digest(1, compute=60, exposed=40), counters=counters(ITEM)))
+    assert isinstance(found, Finding)
+    assert found.cost.value == pytest.approx(0.4)
+    assert found.evidence[0].endswith(", on the rank where that is longest")
+
+
 def test_what_was_replayed_is_the_cost() -> None:
     made = case("single", *replayed(2, 75), step=cases.figure(0.1, 0.001), counters=counters(ITEM))
     found = RULE.check(made)

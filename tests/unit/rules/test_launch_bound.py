@@ -40,6 +40,22 @@ def test_the_idle_share_is_that_of_the_step_without_a_profiler() -> None:
     assert found.cost.value == pytest.approx(0.2)
 
 
+def test_all_ranks_wait_for_the_one_that_idles_longest() -> None:
+    """Without the 60 ms in which rank 0 launches a step takes 40; with the mean of both it would seem to take 60."""
+    uneven = (
+        digest(compute=40, idle_by={"dispatch": 60}),
+        digest(1, compute=40, exposed=40, idle_by={"dispatch": 20}),
+    )
+    found = RULE.check(case("ddp", *uneven))
+    assert isinstance(found, Finding)
+    assert (found.cost.value, found.speedup and found.speedup.value) == (pytest.approx(0.6), pytest.approx(2.5))
+    assert "on the rank where that is longest" in found.evidence[0]
+    # Without a profiler 10 ms less: 40 of 90 are work of rank 0, and the rest is its host's.
+    untraced = RULE.check(case("ddp", *uneven, step=figure(0.09, 0.001)))
+    assert isinstance(untraced, Finding)
+    assert untraced.cost.value == pytest.approx(50 / 90)
+
+
 def test_it_cannot_tell_without_a_trace_or_launches() -> None:
     assert isinstance(RULE.check(case("single", *one(40, delay_us=None))), CannotTell)
     assert isinstance(RULE.check(untraced("single", of=ranks(device="cuda:0"))), CannotTell)
