@@ -39,11 +39,11 @@ class Parallel:
         self.returns_scalar = False
         self._warn = warn
         self._made = 0
-        self._entered: list[int] = []
+        self._entered: set[int] = set()
         self._autocast: torch.dtype | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._made, self._entered = 0, []
+        self._made, self._entered = 0, set()
         self._autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         result = self.wrapper(*args, **kwargs)
         self.calls.append(Call(made=self._made, entered=len(self._entered)))
@@ -63,8 +63,10 @@ class Parallel:
         """Run a replica's forward, in the thread that torch gave it."""
         replica = reference()
         assert replica is not None, "torch holds a replica for as long as it calls it"
-        self._entered.append(number)
-        if self.calls or number:
+        # A forward may call its own module again, as that of a tree does.
+        is_again = number in self._entered
+        self._entered.add(number)
+        if self.calls or number or is_again:
             return replica._call_impl(*args, **kwargs)
         before = _attributes(replica)
         result = replica._call_impl(*args, **kwargs)

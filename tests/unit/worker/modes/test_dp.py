@@ -410,3 +410,17 @@ def test_a_module_that_lies_elsewhere_is_refused_with_the_name_of_what_does(as_b
     name = "second.mask" if as_buffer else "second.bias"
     with pytest.raises(ConversionError, match=rf"\bcpu\b.*\b{name} is on meta\b"):
         refuse_elsewhere(model, torch.device("cpu"))
+
+
+def test_a_forward_that_calls_its_own_module_again_is_one_of_its_replica(mode: DP) -> None:
+    class Twice(Net):
+        def forward(self, x: torch.Tensor, *, again: bool = True) -> torch.Tensor:
+            once = super().forward(x)
+            return once + self(x, again=False) if again else once
+
+    model = Twice()
+    parallel = parallel_of(mode, model)
+    for _ in range(2):
+        parallel(X)
+    (check,) = judged(mode, model, forwards=2)
+    assert (check.ok, numbers(check.text)) == (True, [2, 2, 2])
