@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, Strategy
@@ -198,12 +198,20 @@ def _of_buckets(facts: ModeFacts, buckets: Sequence[Bucket]) -> tuple[str | None
     """
     is_one = len(buckets) == 1
     cause = "all gradients are in one bucket, which is full only when the backward is done" if is_one else None
-    largest = max(bucket.num_bytes or 0 for bucket in buckets)
-    cap_mib = next((cap for cap in CAPS_MIB if cap * MIB < largest), None)
+    cap_mib = next((cap for cap in CAPS_MIB if cap * MIB < _bytes_at_most(buckets)), None)
     if cap_mib is None or (is_one and facts.name == "ddp"):
         return cause, "exchange gradients less often: larger batches, or several backward passes for each update", None
     code = f"DistributedDataParallel(model, bucket_cap_mb={cap_mib})"
     return cause, "let DDP begin earlier with smaller buckets", code
+
+
+def _bytes_at_most(buckets: Sequence[Bucket]) -> float:
+    """Return what the cap of these buckets is at most: each is filled up to it but for the first, whose cap is its own,
+    and the last, which has the rest. What is far larger than most is a single parameter, which nothing splits.
+    """
+    in_order = sorted(buckets, key=lambda bucket: bucket.order)
+    largest = max(bucket.num_bytes or 0 for bucket in in_order)
+    return min(largest, median([bucket.num_bytes or largest for bucket in in_order[1:-1]] or [largest]))
 
 
 RULE = Rule(

@@ -20,6 +20,11 @@ SMALL_BUCKETS = tuple(
     Bucket(order=number, num_bytes=2_000_000, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0)
     for number in range(2)
 )
+# As of a cap of 20 KB and one large parameter.
+ONE_LARGE = tuple(
+    Bucket(order=number, num_bytes=size, ready_ns=50 * MS, end_ns=80 * MS, exposed_ns=0, tail_ns=0)
+    for number, size in enumerate((20_000, 20_000, 30_000_000, 20_000, 4_000))
+)
 PHASES = {"forward": 20, "backward": 80}
 
 
@@ -119,6 +124,12 @@ def test_the_reason_is_how_the_module_was_wrapped(which: str, cause: str, code: 
 def test_a_bucket_that_a_cap_would_not_split_is_not_to_be_smaller() -> None:
     found = finding(FIRES["DDP with one bucket, by default"])
     assert "one bucket" in (found.cause or "")
+    assert (found.code, "less often" in (found.remedy or "")) == (None, True)
+
+
+def test_the_cap_that_is_told_is_below_the_one_there_is() -> None:
+    """Else small_collectives asks for larger buckets, and this rule for a larger cap to have smaller ones."""
+    found = finding(case("native", *pair(buckets=ONE_LARGE, phases=PHASES), native=cases.OWN))
     assert (found.code, "less often" in (found.remedy or "")) == (None, True)
 
 
