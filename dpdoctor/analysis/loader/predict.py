@@ -30,6 +30,7 @@ from dpdoctor.records import Launch, RankRecord
 from dpdoctor.spec import BESIDE, RunHeader
 
 NO_SEQUENCE = "no two batches in a row were asked for in a full window"
+ALL_QUEUED = "the loader and the training did nothing but wait for a core"
 NO_SENDING = "the transfer from a worker was not measured"
 # torch's value where a script leaves it out.
 DEFAULT_PREFETCH = 2
@@ -80,6 +81,9 @@ def measured(feed: Feed, launch: Launch, header: RunHeader) -> Measured:
     blocks = tuple(block for part in feed.parts if (block := _block(part)) is not None)
     if not blocks:
         raise UnknownError(fetch_time(feed).reason or NO_SEQUENCE)
+    blocks = tuple(block for block in blocks if any((*block.fetch, *block.compute)))
+    if not blocks:
+        raise UnknownError(ALL_QUEUED)
     hand_offs = hand_offs_of(feed, launch)
     failure = next((hand_off.failure for hand_off in hand_offs if hand_off.failure), None)
     if failure is not None:

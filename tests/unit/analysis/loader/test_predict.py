@@ -14,6 +14,7 @@ from dpdoctor.analysis.loader import predict as predictions
 from dpdoctor.analysis.loader.feed import NO_FETCH, Feed, feed
 from dpdoctor.analysis.loader.predict import (
     ABLATION,
+    ALL_QUEUED,
     MODEL_ERROR,
     NO_SENDING,
     NO_SEQUENCE,
@@ -388,10 +389,12 @@ def test_a_dataset_that_fails_in_a_worker_has_no_settings_to_predict() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
+    queued = [replace(one, queued_ns=one.fetch_ns, gap_queued_ns=100 * MS) for one in even_batches(8)]
     for made, reason in (
         (rank(even_batches(8)), NO_SENDING),
         (rank(even_batches(8, fetch=0.0), hand_offs=HAND_OFFS), NO_FETCH),
         (rank([batch(3, asked=200, wait=40.0)], hand_offs=HAND_OFFS), NO_SEQUENCE),
+        (rank(queued, hand_offs=HAND_OFFS), ALL_QUEUED),
     ):
         with pytest.raises(UnknownError, match=reason):
             one(made)
