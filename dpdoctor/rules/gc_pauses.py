@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from msgspec.structs import replace
+
 from dpdoctor import units
-from dpdoctor.analysis import Finding, ModeFacts
+from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import NS
 from dpdoctor.analysis.interruptions import slowest_by_step
-from dpdoctor.analysis.weighing import Status, above_zero
+from dpdoctor.analysis.weighing import Weighed, above_zero
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's thresholds for "other" time of the host.
@@ -22,27 +26,31 @@ def _check(facts: ModeFacts) -> Finding | None:
     if share.value is None or share.value < WARNING:
         return None
     with_s, without_s, pauses_s = _steps(facts)
-    status = _status(facts, with_s, without_s, pauses_s)
+    weighed = _weighed(facts, share, with_s, without_s, pauses_s)
+    is_refuted = weighed.status == "refuted"
+    if weighed.value < WARNING and not is_refuted:
+        return None
     every_step = len(with_s) >= OWN_CALLS * (len(with_s) + len(without_s)) and _are_full(facts)
     steps = f"{units.whole(len(with_s))} of {units.count(len(with_s) + len(without_s), 'measured step')}"
-    evidence = [f"A collection in {steps}, {units.seconds(sum(pauses_s) / len(pauses_s))} each on the slowest rank."]
+    evidence = [f"A collection in {steps}, {units.seconds(fmean(pauses_s))} each on the slowest rank."]
     if without_s:
-        longer = sum(with_s) / len(with_s) - sum(without_s) / len(without_s)
+        longer = fmean(with_s) - fmean(without_s)
         by = f"last {units.seconds(longer)} longer than" if longer > 0 else "are not longer than"
         evidence.append(f"Steps with one {by} the others.")
     return Finding(
         rule="gc_pauses",
         mode=facts.name,
-        severity="info" if status == "refuted" else severity(share.value, critical=CRITICAL),
-        status=status,
-        title=f"garbage collection takes {units.share(share.value)} of each step",
-        cost=share,
+        severity="info" if is_refuted else severity(weighed.value, critical=CRITICAL),
+        status=weighed.status,
+        title=f"garbage collection takes {units.share(weighed.value)} of each step",
+        cost=weighed.cost,
         evidence=tuple(evidence),
         cause="gc.collect() is called in nearly every step" if every_step else None,
-        remedy=None if status == "refuted" else _remedy(every_step=every_step),
-        short_remedy=None if status == "refuted" else _short(every_step=every_step),
-        code=None if status == "refuted" or every_step else "gc.freeze(); gc.disable()  # after the model is built",
-        speedup=None if status == "refuted" else faster_without(share),
+        remedy=None if is_refuted else _remedy(every_step=every_step),
+        short_remedy=None if is_refuted else _short(every_step=every_step),
+        code=None if is_refuted or every_step else "gc.freeze(); gc.disable()  # after the model is built",
+        speedup=None if is_refuted else faster_without(weighed.cost),
+        speedup_basis="predicted" if weighed.status == "confirmed" else "at most",
     )
 
 
@@ -72,21 +80,36 @@ def _steps(facts: ModeFacts) -> tuple[list[float], list[float], list[float]]:
     return with_s, without_s, pauses_s
 
 
-def _status(facts: ModeFacts, with_s: list[float], without_s: list[float], pauses_s: list[float]) -> Status:
-    """Return whether steps with a collection really take longer.
+def _weighed(
+    facts: ModeFacts, share: Figure, with_s: list[float], without_s: list[float], pauses_s: list[float]
+) -> Weighed:
+    """Return what collections cost, given the share of a step that they take.
 
     Of one process on the CPU nothing runs beside a collection. A device has work queued meanwhile, and of several
-    ranks one that collects may have had to wait for the others anyway.
+    ranks one that collects may have had to wait for the others anyway: it costs no more than steps with one are longer.
     """
     if not facts.on_gpu and facts.mode.world_size == 1:
-        return "confirmed"
+        return Weighed(cost=share, status="confirmed")
     if not without_s:
-        return "inferred"
+        return Weighed(cost=share, status="inferred")
     longer = stats.combination([(1, stats.mean_interval(with_s, "s")), (-1, stats.mean_interval(without_s, "s"))], "s")
-    if above_zero(longer):
-        return "confirmed"
-    far_below = longer.high is not None and longer.high < sum(pauses_s) / len(pauses_s)
-    return "refuted" if far_below else "inferred"
+    pause_s = fmean(pauses_s)
+    if not above_zero(longer):
+        far_below = longer.high is not None and longer.high < pause_s
+        return Weighed(cost=share, status="refuted" if far_below else "inferred")
+    lost = replace(stats.scaled(longer, len(with_s) / (sum(with_s) + sum(without_s))), unit="ratio")
+    cost = min(share, lost, key=lambda found: found.value or 0.0)
+    return Weighed(cost=cost, status="inferred" if facts.on_gpu and _is_ahead(facts, pause_s) else "confirmed")
+
+
+def _is_ahead(facts: ModeFacts, pause_s: float) -> bool:
+    """Return whether at the ends of windows a device has work for longer than a collection takes: it need not wait."""
+    ahead_s = [
+        rank.wall_s - sum(step.duration_ns for step in rank.counted) * NS
+        for _, window in facts.windows
+        for rank in window.ranks
+    ]
+    return fmean(ahead_s) > pause_s
 
 
 def _are_full(facts: ModeFacts) -> bool:
@@ -103,7 +126,8 @@ RULE = Rule(
     why="Nothing else runs in a process while it collects; with several ranks, all wait for the one that does.",
     how="The interpreter tells of the begin and end of each collection; those of the measured windows are added up, in "
     "each step on the slowest rank. On GPUs, and of several ranks, steps with a collection must also last longer than "
-    "those without, or the finding is refuted: the device had enough to do meanwhile, or the others were later yet.",
+    "those without, or the finding is refuted: the device had enough to do meanwhile, or the others were later yet. It "
+    "then costs no more than they are longer; of a host that is far ahead of its GPU that is a bound.",
     remedy="Take gc.collect() out of the loop; or freeze what was built before it, turn the automatic collector off "
     "and collect every few hundred steps, on all ranks in the same step.",
     verified=True,

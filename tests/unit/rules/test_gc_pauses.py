@@ -74,6 +74,23 @@ def test_what_ranks_wait_for_anyway_is_not_what_a_collection_costs() -> None:
     assert any("are not longer than the others" in line for line in found.evidence)
 
 
+def test_it_costs_no_more_than_steps_with_one_are_longer() -> None:
+    """The other rank is later than the one that collects for most of 50 ms: 10 are lost in every second step."""
+    first, second = (cases.laid_out(records.rank(steps_of(100, 110), WINDOWS, index=i, world_size=2)) for i in range(2))
+    found = RULE.check(cases.case("ddp", of=[first, cases.eventful(second, "gc", 2, 0.05)]))
+    assert (found.status, found.cost.value) == ("confirmed", pytest.approx(10 / 210, rel=0.02))
+    assert found.cost.low < found.cost.value < found.cost.high
+
+
+def test_a_host_that_is_ahead_of_its_gpu_proves_nothing() -> None:
+    """Its device has 80 ms to do when the host is through with a window's steps of 2 ms, two of which collect 5 ms."""
+    rank = records.ahead(*((100, None) for _ in range(4)))
+    steps = tuple(replace(s, duration_ns=s.duration_ns + 5_000_000 * (s.step % 5 == 0)) for s in rank.steps)
+    collecting = cases.eventful(replace(rank, steps=steps), "gc", 5, 0.005)
+    found = RULE.check(cases.case(of=[collecting]))
+    assert (found.status, found.speedup_basis) == ("inferred", "at most")
+
+
 def test_on_a_gpu_steps_with_a_collection_must_be_longer() -> None:
     hidden, seen = FIRES["hidden behind the device"], pausing(2, 0.05, on_gpu(100, 150))
     assert (RULE.check(hidden).status, RULE.check(hidden).remedy) == ("refuted", None)
