@@ -8,9 +8,9 @@ from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.weighing import SMALL
-from dpdoctor.digest import Digest
+from dpdoctor.digest import IDLE_CAUSES, Digest
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
-from dpdoctor.rules.wording import wrapped_line
+from dpdoctor.rules.wording import why_no_steps, wrapped_line
 
 # How torch's reducer marks the search in a trace.
 SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
@@ -25,8 +25,15 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     if not found:
         return CannotTell(reason="find_unused_parameters is on, and there is no trace that shows what it costs")
     shares = [_search_ns(digest) / total for digest in found.digests if (total := _traced_ns(digest))]
-    cost = stats.mean_interval(shares, "ratio", reason="the trace is empty")
-    if cost.value is None or cost.value < SMALL:
+    searching = stats.mean_interval(shares, "ratio", reason="the trace is empty")
+    if searching.value is None or searching.value < SMALL:
+        return None
+    idle = facts.untraced_lost_to(*IDLE_CAUSES) if facts.on_gpu else searching
+    if idle.value is None:
+        return CannotTell(reason=why_no_steps(facts, "whether the GPU waits while its host searches"))
+    cost = min(searching, idle, key=lambda share: share.value or 0.0)
+    assert cost.value is not None
+    if cost.value < SMALL:
         return None
     unused = [name for unit in (conversion.modules if conversion else ()) for name in unit.unused]
     return Finding(
@@ -37,7 +44,8 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         title=f"searching for unused parameters takes {units.share(cost.value)} of each step",
         cost=cost,
         evidence=(
-            f"in the trace the search takes {units.share(cost.value)} of the time, before each backward",
+            f"in the trace the search takes {units.share(searching.value)} of the time, before each backward",
+            *([] if cost is searching else [f"the GPU idles {units.share(cost.value)} of a step, and waits no longer"]),
             *([f"{units.count(len(unused), 'parameter')} got no gradient, {unused[0]} among them"] if unused else []),
             "DDP then also reduces a map of used parameters; that part of the cost is not counted here",
         ),
@@ -48,6 +56,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         code="DistributedDataParallel(model, static_graph=True)",
         line=wrapped_line(facts),
         speedup=faster_without(cost),
+        speedup_basis="at most" if facts.on_gpu else "predicted",
     )
 
 
@@ -65,7 +74,8 @@ RULE = Rule(
     what="find_unused_parameters=True makes DDP walk the graph of every step for parameters that get no gradient.",
     why="The walk comes before the backward, on the host, in each step; a second all-reduce tells the ranks what was "
     "found.",
-    how="Whether it is on is known from the conversion; the trace shows how long the search takes.",
+    how="Whether it is on is known from the conversion; the trace shows how long the search takes, and how long a GPU "
+    "idles, which waits for its host no longer.",
     remedy="Freeze or remove the parameters that get no gradient and leave the option off, or set static_graph=True "
     "where the used ones never change.",
     verified=False,
