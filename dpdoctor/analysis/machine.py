@@ -206,7 +206,7 @@ def throttled(launch: Launch) -> Throttled | str | None:
     cost = _clock_cost(known[source], [sample for found in known.values() for sample in found])
     if share < SMALL or (cost.value is not None and cost.value < SMALL):
         return None
-    held = [s.values[CLOCK] for s in known[source] if CLOCK in s.values and _is_throttled(s)]
+    held = [clock for s in known[source] if (clock := s.values.get(CLOCK)) and _is_throttled(s)]
     return Throttled(
         source=source,
         share=share,
@@ -278,8 +278,9 @@ def _reasons_named(samples: list[Sample]) -> tuple[str, ...]:
 
 def _clock_cost(samples: list[Sample], of_all: list[Sample]) -> Figure:
     """Return the share of the time that lower clocks take at most: as if all of a step went with the SM clock."""
-    free = [s.values[CLOCK] for s in of_all if CLOCK in s.values and not _is_throttled(s)]
-    held = [s.values[CLOCK] for s in samples if CLOCK in s.values and _is_throttled(s)]
+    # A reading of 0 is no clock of a GPU that runs.
+    free = [clock for s in of_all if (clock := s.values.get(CLOCK)) and not _is_throttled(s)]
+    held = [clock for s in samples if (clock := s.values.get(CLOCK)) and _is_throttled(s)]
     if not free or not held:
         return stats.unknown("ratio", "no GPU of this run ran at its full clock while it was measured")
     slower = max(0.0, 1 - median(held) / median(free))

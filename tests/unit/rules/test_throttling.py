@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dpdoctor.analysis import Finding, Sample
 from dpdoctor.records import Device
@@ -77,6 +78,13 @@ def test_the_cost_is_the_clock_that_is_lost() -> None:
 def test_without_a_free_clock_the_cost_is_unknown() -> None:
     found = finding(FIRES["hot all the time"])
     assert (found.cost.value, found.speedup) == (None, None)
+
+
+def test_a_clock_of_nothing_is_not_known() -> None:
+    blind = [replace(one, values={**one.values, "sm_clock_mhz": 0.0}) for one in readings(THERMAL, 0)]
+    found = RULE.check(of(blind))
+    assert isinstance(found, Finding)
+    assert (found.cost.value, len(found.evidence)) == (None, 1)
 
 
 def test_another_gpu_s_clock_will_do() -> None:
