@@ -37,7 +37,7 @@ def _too_many_threads(facts: ModeFacts, found: Cores) -> Finding | CannotTell | 
         return CannotTell(reason=f"torch computes with {threads}; {told}")
     if not above_zero(ablation.share) or ablation.share.value < SMALL:
         return None
-    share = facts.spec.threads_per_device
+    share = _share(facts, found)
     threads, gained = units.count(share, "thread"), units.seconds(ablation.gain.value)
     gain = f"With {threads} for each rank (ablation {ABLATION}) a step is {gained}"
     return Finding(
@@ -55,6 +55,11 @@ def _too_many_threads(facts: ModeFacts, found: Cores) -> Finding | CannotTell | 
         speedup=faster_without(ablation.share),
         speedup_basis="measured",
     )
+
+
+def _share(facts: ModeFacts, found: Cores) -> int:
+    """Return how many threads the ablation leaves each rank; how many ranks a launcher starts the plan did not know."""
+    return facts.spec.threads_per_device if facts.mode.native is None else max(1, found.cores // found.ranks)
 
 
 def _throttled(facts: ModeFacts, found: Cores) -> Finding | None:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import re
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from dpdoctor.analysis import AblationSummary
+from dpdoctor.analysis import AblationSummary, Finding
 from dpdoctor.records import CpuUse, Sample
 from dpdoctor.rules import CannotTell
 from dpdoctor.rules.cpu_oversubscription import FEWER_RANKS, RULE
@@ -48,6 +48,17 @@ def test_the_cost_is_what_fewer_threads_gain() -> None:
     assert counted == {"2 cores", "32 threads", "2 ranks", "4 loader"}
     assert "600 times per second" in found.evidence[1]
     assert found.code == "torch.set_num_threads(1)"
+
+
+def test_of_ranks_that_a_launcher_started_it_is_their_share() -> None:
+    """Four ranks on eight cores, where dpdoctor itself would have started two with four threads each."""
+    of = cases.ranks(4, conversion=replace(cases.conversion(), num_threads=8))
+    case = cases.case("native", of=of, native=cases.OWN, ablations={"fair_threads": cases.ablation(0.3)})
+    spec, fingerprint = replace(case.spec, threads_per_device=4), replace(case.fingerprint, cores=8)
+    found = RULE.check(cases.Case(**{**asdict(case), "spec": spec, "fingerprint": fingerprint}))
+    assert isinstance(found, Finding)
+    assert found.code == "torch.set_num_threads(2)"
+    assert any(text.startswith("With 2 threads for each rank") for text in found.evidence)
 
 
 def test_without_the_ablation_it_cannot_tell() -> None:
