@@ -230,8 +230,9 @@ def restarts(
         return None
     wait_s = float(np.mean([_waited_s(step) for step in usual]))
     seen = {id(rank): _of_rank(rank, loader) for launch in launches for rank in launch.ranks}
+    # Below zero, too: of waits that vary, those above their mean alone would look like a cost.
     excess = [
-        max(0.0, min(waits.get(step.step, _waited_s(step)) - wait_s, longer_s))
+        min(waits.get(step.step, _waited_s(step)) - wait_s, longer_s)
         for launch, rank, part in parts
         for begun, elsewhere, waits in [seen[id(rank)]]
         for step, longer_s in _edges(part, elsewhere, step_s, on_gpu=launch.on_gpu)

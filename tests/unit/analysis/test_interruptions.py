@@ -129,6 +129,18 @@ def test_what_else_happens_between_two_beginnings_within_an_epoch_is_of_the_time
     assert found.share.value == pytest.approx(30 / (4 * 20 + 230))
 
 
+def test_waits_that_vary_alike_in_all_steps_are_no_cost_of_a_beginning() -> None:
+    # Of the steps that begin it, and of the others, every second one waits 60 ms and every second not at all.
+    waits_ms = [60 * (place // 2 % 2) for place in range(16)]
+    steps = [
+        step(40 + wait_ms, epoch_edge=place % 2 == 0, phases_ms={"data_wait": wait_ms})
+        for place, wait_ms in enumerate(waits_ms)
+    ]
+    found = told_restarts(cases.laid_out(rank(steps, [window(16 * 40 + sum(waits_ms))], steps_per_epoch=2)))
+    assert found is not None
+    assert (found.seconds.value, found.share.value) == (pytest.approx(0), pytest.approx(0))
+
+
 def test_without_a_window_of_usual_steps_nothing_is_told() -> None:
     assert beginning((260, 102), (260, 102)) is None
 
