@@ -93,6 +93,11 @@ ABLATIONS = (
         what="one loader process fetches and hands over, as `num_workers=1` would",
         needs="a loader without workers",
     ),
+    Ablation(
+        name="unwatched",
+        what="dpdoctor sees nothing but the ends of steps",
+        needs="mode `native`, and steps so short that it matters",
+    ),
 )
 
 MODE_BY_NAME: Mapping[str, Mode] = {mode.name: mode for mode in MODES}

@@ -1,7 +1,7 @@
 """How far launches of one program lie apart in this run, and so what watching costs, by its bare launches.
 
-In a bare launch only the ends of steps are seen. nn.DataParallel without a GPU calls the plain module, so that the mode
-does what the baseline did, as long as it did.
+In a bare launch only the ends of steps are seen; of a script that distributes itself, in windows of the same launch.
+nn.DataParallel without a GPU calls the plain module, so that the mode does what the baseline did, as long as it did.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ DISTURBED = "{} while one device was measured, so that bare launches at other ti
 NO_CONTROL = "the script was not also run bare"
 NO_BASELINE = "no step of one device was measured that a bare one could be held against"
 NEVER_BARE = "a script that distributes itself is not also run bare, and intervals of its rates reach that"
+# The ablation in whose windows nothing but the ends of steps is seen.
+UNWATCHED = "unwatched"
 NO_STEADY_WINDOW = "no window of a bare launch has steady steps as those of the baseline"
 OTHER_PROGRAM = (
     "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
@@ -170,7 +172,10 @@ def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Fi
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
     changed = {name: replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
     if is_too_much(shares[BASELINE]):
-        return {name: _corrected(mode, bare) if name == BASELINE else _too_much(mode) for name, mode in changed.items()}
+        alone = stats.mean_interval([step.value or 0.0 for step in bare], "s", scope="launches")
+        return {
+            name: _corrected(mode, alone) if name == BASELINE else _too_much(mode) for name, mode in changed.items()
+        }
     if is_unclear(shares[BASELINE]):
         return {name: _widened(mode, shares[BASELINE]) for name, mode in changed.items()}
     return changed
@@ -205,13 +210,32 @@ def _seems_too_much(share: Figure) -> bool:
 def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
     """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure.
 
-    A script that distributes itself is never run bare: intervals of its rates reach what it does without the hooks.
+    A script that distributes itself is never run bare: intervals of its rates reach what it does without the hooks, by
+    windows in which they were out, if those tell it well.
     """
     share, is_native = mode.observer_overhead.value, mode.native is not None
+    unwatched = mode.ablations.get(UNWATCHED)
+    if unwatched is not None and _tells(unwatched.share):
+        return _measured(replace(mode, observer_overhead=unwatched.share), unwatched.step)
     if share is None:
         return mode
     told = replace(mode, observer_overhead=replace(mode.observer_overhead, reason=NEVER_BARE if is_native else reason))
     return _faster_alone(told, 1 / (1 - share)) if is_native and share < 1 else told
+
+
+def _tells(share: Figure) -> bool:
+    """Return whether windows tell dpdoctor's own share of a step better than what one hook costs does."""
+    return share.value is not None and share.low is not None and stats.half_width(share) <= MOST_SHARE
+
+
+def _measured(mode: ModeSummary, unwatched: Figure) -> ModeSummary:
+    """Return a mode whose own cost was measured within its launch: its rate is that of the unwatched steps if that is
+    too much, else intervals reach that.
+    """
+    share = mode.observer_overhead
+    if is_too_much(share):
+        return _corrected(mode, unwatched)
+    return _faster_alone(mode, 1 / (1 - max(0.0, share.high or 0.0)))
 
 
 def _share(cost: Figure, step: Figure) -> Figure:
@@ -229,15 +253,14 @@ def _in_percent(share: Figure) -> str:
     return units.within(value, units.share(share.low), units.share(share.high))
 
 
-def _corrected(mode: ModeSummary, bare: Sequence[Figure]) -> ModeSummary:
-    """Return the baseline with the rate of the bare launches: they take the same steps."""
+def _corrected(mode: ModeSummary, alone: Figure) -> ModeSummary:
+    """Return a mode with the rate of the steps that the script takes alone: they train on as many samples."""
     withheld = _too_much(mode)
     samples = mode.batch.global_
     if samples is None:
         return withheld
-    step = stats.mean_interval([step.value or 0.0 for step in bare], "s", scope="launches")
-    rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), step, "samples/s")
-    return replace(withheld, throughput=replace(rate, scope="launches", n=step.n))
+    rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), alone, "samples/s")
+    return replace(withheld, throughput=replace(rate, scope=alone.scope, n=alone.n))
 
 
 def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:

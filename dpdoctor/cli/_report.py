@@ -107,7 +107,7 @@ def own_cost_is_clear(root: Path) -> bool:
 
     run = rundir.read(root)
     baseline = analyse(run).summary.modes.get(BASELINE)
-    if baseline is None:
+    if baseline is None or baseline.native is not None:  # which has no bare launches
         return True
     share = baseline.observer_overhead
     return is_known(share) and (bool(run.watched) or not is_too_much(share))

@@ -112,6 +112,9 @@ class Conductor:
     def on_step(self) -> None:
         """Record the step that ends here and, at the end of a segment, meet the other ranks."""
         segment, parts = self._segment, self._parts
+        if parts.hooks.are_out:
+            self._passed()
+            return
         if parts.counter.num_replaced != self._replaced:
             self._optimizer_replaced()
         self._done = done = self._done + 1
@@ -130,6 +133,21 @@ class Conductor:
             parts.watch.entered.is_on = False
         if done == segment.skip:
             self._open()
+
+    def _passed(self) -> None:
+        """Record steps that ended unseen and, at the end of the segment, meet the other ranks."""
+        segment, parts = self._segment, self._parts
+        for step in parts.hooks.passed():
+            self._done += 1
+            is_counted = self._done > segment.skip
+            parts.steplog.passed(self._number, step.begin_ns, step.end_ns, counted=is_counted, is_edge=step.is_edge)
+        left = segment.skip + segment.num_steps - self._done
+        if left == 0:
+            self._edge()
+            return
+        if self._done == segment.skip:
+            self._open()
+        parts.hooks.begin(left if self._done >= segment.skip else 1)
 
     def passed_in_step(self, time_budget_s: float) -> None:
         """A backward pass in an optimizer's step ended: stop where that step has taken as long as all training may.

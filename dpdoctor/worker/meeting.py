@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import MemoryRecord
 from dpdoctor.worker.ablation_runner import AblationRunner
+from dpdoctor.worker.ablations._hooks import Hooks
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.director import Director, Facts
 from dpdoctor.worker.base.mode import Mode
@@ -68,6 +69,7 @@ class Parts:
     ending: Ending
     report: Report
     seeding: Seeding
+    hooks: Hooks
     comm_kernels: str | None = None
     memory: Callable[[int], MemoryRecord] | None = None
 

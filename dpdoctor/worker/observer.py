@@ -24,6 +24,7 @@ from dpdoctor.spec import NATIVE, OTHER_SETTING, WorkerTask
 from dpdoctor.worker import ablations, modes, script, setup
 from dpdoctor.worker.ablation_runner import AblationRunner, chosen
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
+from dpdoctor.worker.ablations._hooks import Hooks
 from dpdoctor.worker.ablations._wire import Wire
 from dpdoctor.worker.ablations.one_worker import Beside
 from dpdoctor.worker.base import profiler, structure
@@ -117,6 +118,15 @@ class Observer(ABC):
         )
         self._precision = Precision()
         self._exchanges = Exchanges(self._phases, times=self._times_exchanges) if backend else None
+        self._hooks = Hooks(
+            self._clock,
+            self._phases,
+            self._tally,
+            self._optimizers,
+            self._loaders,
+            lambda: self._steplog.own_share,
+            self._on_step,
+        )
         self._ablation_runner = self._make_ablation_runner()
         self._loaders.replay.looks = self._ablation_runner.replays
         self._report = self._make_report(backend)
@@ -211,6 +221,7 @@ class Observer(ABC):
             replay=self._loaders.replay,
             companion=self._loaders.companion,
             precision=self._precision,
+            hooks=self._hooks,
             wire=self._make_wire(),
             fair_threads=self._fair_threads(),
         )
@@ -246,6 +257,7 @@ class Observer(ABC):
             ending=self._ending,
             report=self._report,
             seeding=self._seeding,
+            hooks=self._hooks,
             comm_kernels=spec.recording.comm_kernels,
             memory=lambda window: memory(
                 self._wrapping.modules, self._optimizers.alive(), at_ns=self._clock(), window=window

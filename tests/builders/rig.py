@@ -10,6 +10,7 @@ from torch import nn
 
 from dpdoctor.loading import BatchRecord
 from dpdoctor.records import PHASES
+from dpdoctor.worker.ablations._hooks import Hooks
 from dpdoctor.worker.base.mode import Mode, WrapOptions
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.data.loaders import Loaders
@@ -94,6 +95,11 @@ class Rig:
         self.optimizers.watch(patches)
         watch_backward(patches, self.phases, self.after_backward)
         self.wrapping.seek(unused=unused)
+
+    def hooks(self, own_share: float | None = None) -> Hooks:
+        """Return those of this rig, which take that share of a step."""
+        parts = self.clock, self.phases, self.tally, self.optimizers, self.loaders
+        return Hooks(*parts, lambda: own_share, self.on_step)
 
     @property
     def num_steps(self) -> int:

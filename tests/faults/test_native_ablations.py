@@ -62,6 +62,26 @@ def test_a_window_without_communication_issues_what_is_to_be_left_and_others_wha
     assert not run.mode("native")["conversion"]["warnings"]
 
 
+@pytest.mark.parametrize("way", ["hand", in_turn("own_forward")])
+def test_steps_that_pass_unwatched_are_the_same_steps(profile, way):
+    run = profile("native_ablations.py", *QUICK, *WINDOWS, "--ablations", "unwatched", args=[way, "200"])
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    mode = run.mode("native")
+    assert mode["ablations"]["unwatched"]["share"]["low"] is not None
+    assert not mode["conversion"]["warnings"]
+    for rank in run.launch("native").ranks:
+        of = {window.window: window.ablation for window in rank.windows if window.kind == "measure" and window.complete}
+        assert sorted(of.values()) == ["full"] * 3 + ["unwatched"] * 3
+        assert [step.step for step in rank.steps] == list(range(1, len(rank.steps) + 1))
+        seen = {"full": set(), "unwatched": set()}
+        for step in rank.steps:
+            if step.counted and step.window in of and not step.epoch_edge:
+                seen[of[step.window]].add((step.samples_drawn or step.samples_entered, step.called is None))
+        assert len(seen["full"]) == 1
+        assert seen["unwatched"] == {(0, True)}
+
+
 @pytest.mark.parametrize(
     ("way", "reason"),
     [

@@ -55,6 +55,8 @@ def _how_known(modes: dict[str, ModeSummary]) -> str:
     known = [mode.observer_overhead for mode in modes.values() if mode.observer_overhead.value is not None]
     if any(figure.reason for figure in known) or not known:
         return "estimated from what one hook costs"
+    if all(mode.native is not None for mode in modes.values()):
+        return "measured in turns with windows in which its hooks were out"
     return "beyond that of the bare script, launched before and after"
 
 

@@ -277,7 +277,7 @@ def limits(summary: RunSummary) -> Iterator[str]:
         yield sentence(f"No trace of {labels}: {reason}")
     for name, mode in standing.shown_modes(summary).items():
         if (standing.is_baseline(name) or mode.native is not None) and mode.throughput.value is not None:
-            yield from _own_cost(mode.observer_overhead)
+            yield from _own_cost(name, mode)
         if mode.raised:
             yield sentence(
                 f"{mode_label(name)} was launched again, without the ablations with which it failed ({mode.raised}); "
@@ -336,12 +336,14 @@ def _files(summary: RunSummary) -> Iterator[str]:
         )
 
 
-def _own_cost(share: Figure) -> Iterator[str]:
+def _own_cost(name: str, mode: ModeSummary) -> Iterator[str]:
     """Yield that watching takes, or may take, much of a step, and which figures it is in."""
+    share = mode.observer_overhead
     if is_too_much(share):
+        bare = "one device is that of its bare launches" if mode.native is None else f"{mode_label(name)} is unwatched"
         yield sentence(
-            "The rate of one device is that of its bare launches; its step and what it consists of were watched, which "
-            f"takes {units.share(share.value or 0.0)} of it"
+            f"The rate of {bare}; its step and what it consists of were watched, which takes "
+            f"{units.share(share.value or 0.0)} of it"
         )
     if is_unclear(share):
         yield sentence(

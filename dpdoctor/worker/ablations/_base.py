@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch.amp.grad_scaler import GradScaler
 
+    from dpdoctor.worker.ablations._hooks import Hooks
     from dpdoctor.worker.ablations._wire import Counted, Wire
     from dpdoctor.worker.base.patches import Patches
     from dpdoctor.worker.data.companion import Companion
@@ -34,8 +35,8 @@ ONE_RANK = "one rank has nobody to communicate with"
 class AblationContext:
     """What ablations look at and switch.
 
-    `wire` is what ranks exchange gradients by; None: this process has no others. `fair_threads` is its share of the
-    cores of its host.
+    `hooks` are those that see a step. `wire` is what ranks exchange gradients by; None: this process has no others.
+    `fair_threads` is its share of the cores of its host.
     """
 
     mode: Mode
@@ -46,6 +47,7 @@ class AblationContext:
     replay: Replay
     companion: Companion
     precision: Precision
+    hooks: Hooks
     wire: Wire | None = None
     fair_threads: int = 1
 

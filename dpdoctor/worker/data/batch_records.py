@@ -85,6 +85,10 @@ class Inside:
         patches.replace(_MultiProcessingDataLoaderIter, "_process_data", seen_process)
         patches.replace(_utils.worker, "_worker_loop", WatchedLoop(_utils.worker._worker_loop))
 
+    def let_pass(self, *, on: bool) -> None:
+        """Let what the training thread fetches pass unseen, or see it again."""
+        self._waits.lets_pass = on
+
     def begin(self, loader: DataLoader[Any], number: int, begin: Callable[[DataLoader[Any]], Any]) -> Any:
         """Return the iterator that `begin` returns for a loader known by `number`."""
         iterator = self._opened(loader, number, begin, records=torch.is_grad_enabled())

@@ -91,6 +91,7 @@ class Loaders:
         self.is_evaluating: Callable[[], bool] = lambda: False
         self.has_begun: Callable[[], bool] = lambda: True
         self.handed: Callable[..., None] | None = None
+        self._begins: Callable[[], None] | None = None
         self.evaluations: Evaluations | None = None
         self._tally = Tally()
         self._num_steps: Callable[[], int] = lambda: 0
@@ -134,6 +135,8 @@ class Loaders:
             return begin(loader)
 
         def timed_iter(loader: DataLoader[Any]) -> Any:
+            if self._begins is not None:
+                self._begins()
             depth = phases.push(DATA_WAIT)
             try:
                 number = self._meet(loader, _unshared(loader._index_sampler), fail)
@@ -161,6 +164,8 @@ class Loaders:
         tally = self._tally
 
         def timed_next(iterator: Any) -> Any:
+            if phases.lets_pass:
+                return self._passed(iterator, fetch)
             check()
             depth = phases.push(DATA_WAIT)
             # One that a subclass of DataLoader built past __iter__ was never met.
@@ -189,6 +194,22 @@ class Loaders:
             return batch
 
         return timed_next
+
+    def let_pass(self, begins: Callable[[], None] | None) -> None:
+        """Let batches pass unseen from now on, and call `begins` when a loader begins; None: see them again."""
+        self._begins = begins
+        if self._inside is not None:
+            self._inside.let_pass(on=begins is not None)
+
+    def _passed(self, iterator: Any, fetch: Fetch) -> Any:
+        """Return the next batch of an iterator while they pass unseen."""
+        try:
+            batch, _ = self.replay.next(iterator, fetch, for_training=torch.is_grad_enabled())
+        except StopIteration as end:
+            iterator.dpdoctor_is_over = True
+            self._ran_out(getattr(iterator, "dpdoctor_loader", UNMET), end)
+            raise
+        return batch
 
     def _share_by(self, patches: Patches, kind: type) -> None:
         """Share out what a class's own `_index_sampler` gives: a subclass's passes DataLoader's by.

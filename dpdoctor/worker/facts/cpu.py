@@ -161,9 +161,13 @@ class Waits:
 
     A lap that was spent computing had no wait: then the kernel is not asked, which costs as much as all else that is
     done for a batch.
+
+    Attributes:
+        lets_pass: whether whoever takes laps is to take none.
     """
 
     def __init__(self) -> None:
+        self.lets_pass = False
         self._queue: CoreQueue | None = None
         self._at_ns = self._cpu_ns = self._waited_ns = 0
         self._thread = 0

@@ -280,7 +280,7 @@ class Optimizers:
 
         Nothing happens where others may; once they may, steps are followed again, as after `follow`.
         """
-        if self._is_sole():
+        if self.is_sole():
             self._hook(_nothing, on_end)
 
     def follow(self) -> None:
@@ -294,7 +294,7 @@ class Optimizers:
             if of_torch is not None and handle.id in of_torch:
                 of_torch[handle.id] = hook
 
-    def _is_sole(self) -> bool:
+    def is_sole(self) -> bool:
         """Return whether every step of an optimizer's, as torch's hooks see it, is one of the reference's."""
         alive = self.alive()
         if len(self._created) != 1 or not alive or self._is_wrapped or self.in_backward_at or self.in_backward:
@@ -405,6 +405,8 @@ class Optimizers:
             self._in_graph.append(optimizer)
             return
         known = self._known[id(optimizer)]
+        if not known.depths:
+            return  # it began while only ends were seen
         index, depth = known.index, known.depths.pop()
         self._phases.pop(depth)
         if depth != OUTERMOST and self._phases.is_in(BACKWARD):

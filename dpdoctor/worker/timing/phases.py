@@ -102,6 +102,7 @@ class PhaseClock:
             update; `claimed` are those that belong to a phase, and `has_fetched` is whether a loader was asked in this.
         num_phases: how many of ALL_PHASES a step's notes tell; all where that is of communication, too.
         updates: tells whether parameters have changed; None: nobody knows.
+        lets_pass: whether hooks are to do nothing but what they stand in for.
         thread: the one that is charged; None: whichever asks.
     """
 
@@ -120,6 +121,7 @@ class PhaseClock:
         self.has_fetched = False
         self.num_phases = len(PHASES)
         self.updates: Updates | None = None
+        self.lets_pass = False
 
     def belongs_here(self) -> None:
         """Charge this thread from now on, and no other."""
@@ -284,6 +286,8 @@ def watch_backward(
 
     @functools.wraps(grad)
     def timed_grad(*args: Any, **kwargs: Any) -> Any:
+        if phases.lets_pass:
+            return grad(*args, **kwargs)
         depth = phases.push(BACKWARD)
         try:
             return grad(*args, **kwargs)
@@ -299,6 +303,9 @@ def watch_backward(
         *args: Any,
         **kwargs: Any,
     ) -> None:
+        if phases.lets_pass:
+            original(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
+            return
         if before is not None:
             before(tensors, bool(create_graph), bool(create_graph or retain_graph))
         depth = phases.push(BACKWARD)
@@ -330,7 +337,7 @@ def watch_copies(
             tensor: torch.Tensor, *args: Any, _original: Any = original, _always: bool = name == "cuda", **kwargs: Any
         ) -> Any:
             targets = (*args[:1], kwargs.get("device"), kwargs.get("other"))
-            if tensor.is_cuda or not (_always or any(map(_is_device, targets))):
+            if phases.lets_pass or tensor.is_cuda or not (_always or any(map(_is_device, targets))):
                 return _original(tensor, *args, **kwargs)
             before(tensor)
             depth = phases.push(H2D)

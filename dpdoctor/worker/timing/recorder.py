@@ -56,7 +56,7 @@ class StepLog:
         self.exchanges: Exchanges | None = None
         self.num_steps = 0
         self.first_ns: int | None = None
-        self.since_ns = self.last_ns = 0
+        self.since_ns = self.last_ns = self._usual_ns = 0
 
     def interrupted(self) -> None:
         """What the script did since the step before is not what a step does: this one is no steady one."""
@@ -83,6 +83,17 @@ class StepLog:
             # A phase is entered and left, each a number and a time.
             self._costs.append(len(notes.log) // 4 * hook_ns + self._clock() - end_ns)
 
+    def passed(self, window: int, begin_ns: int, end_ns: int, *, counted: bool, is_edge: bool) -> None:
+        """Note a step of which nothing was seen but its end, and whether a loader began in it."""
+        notes = Notes(begin_ns, end_ns, [], self._phases.num_phases)
+        consumed = Counted(samples_drawn=0, samples_entered=0, micro_batches=0, epoch_edge=is_edge)
+        self.num_steps += 1
+        self.last_ns = end_ns
+        self._recorder.step(_record, self.num_steps, window, counted, notes, consumed, None, None)
+        self._heartbeat.beat(self.num_steps, self._samples, end_ns)
+        if counted:
+            self._durations.append(end_ns - begin_ns)
+
     def restart(self) -> None:
         """Begin the next step now: what happened since the last one belongs to no step."""
         self._phases.lap()
@@ -92,12 +103,21 @@ class StepLog:
     def median_ns(self) -> int:
         """Return the median of the counted steps since this was last asked; 0 without any."""
         durations, self._durations = self._durations, []
-        return int(statistics.median(durations)) if durations else 0
+        median_ns = int(statistics.median(durations)) if durations else 0
+        if len(durations) > 1:
+            self._usual_ns = median_ns
+        return median_ns
 
     @property
     def cost_ns(self) -> float | None:
         """Return the median host time per counted step that dpdoctor's own hooks took; None before the first."""
         return statistics.median(self._costs) if self._costs else None
+
+    @property
+    def own_share(self) -> float | None:
+        """Return that over the median step of the last segment that had several; None before it ended."""
+        cost_ns = self.cost_ns
+        return None if cost_ns is None or not self._usual_ns else cost_ns / self._usual_ns
 
 
 def _record(  # noqa: PLR0917 - by place it takes less of a step

@@ -72,6 +72,11 @@ class SteadyTally(Tally):
         # Whether a batch that an evaluation fetched is still there: a model may be called with it, too.
         self._holds_others = False
 
+    @property
+    def is_steady(self) -> bool:
+        """Return whether steps go the short way: they were alike for some time."""
+        return self._is_short or self._is_handmade_short
+
     def fetched(
         self,
         loader: int,

@@ -66,6 +66,8 @@ class Redirect:
         if torch.compiler.is_compiling() or self._thread == (thread := get_ident()):
             return self._plain(*args, **kwargs)
         watch = self._watch
+        if watch.phases.lets_pass:
+            return self._own_call(*args, **kwargs)
         if self.holders and not self.holders.isdisjoint(watch.open_passes):
             return self._own_call(*args, **kwargs)
         if not torch.is_grad_enabled():

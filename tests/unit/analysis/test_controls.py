@@ -121,6 +121,19 @@ def test_more_launches_of_both_kinds_leave_less_doubt() -> None:
     assert stats.half_width(more) < 0.5 * stats.half_width(once)
 
 
+NATIVE = replace(specs.mode_spec("native", 2), launcher=("torchrun",))
+
+
+def in_turns(unwatched_ms: Sequence[float]) -> list[Rank]:
+    """Return two ranks whose steps take 100 ms, of which hooks say that they take 5, in turns with unwatched ones."""
+    steps, windows = [], []
+    for turn, ms in enumerate(unwatched_ms, 1):
+        for number, ablation, each_ms in ((2 * turn, "full", 100), (2 * turn + 1, "unwatched", ms)):
+            steps += [step(each_ms, window=number)] * 4
+            windows.append(window(4 * each_ms, window=number, round=turn, ablation=ablation))
+    return [rank(steps, windows, observer_ns=5e6, index=index, world_size=2) for index in range(2)]
+
+
 class TestTooMuch:
     @pytest.fixture
     def analysis(self) -> Analysis:
@@ -274,11 +287,31 @@ class TestUnknown:
 
     def test_rates_of_a_script_that_distributes_itself_reach_what_it_does_without_the_hooks(self) -> None:
         ranks = [even_rank(100, num_windows=2, observer_ns=2e7, index=index, world_size=2) for index in range(2)]
-        mode = replace(specs.mode_spec("native", 2), launcher=("torchrun",))
-        found = analyse(specs.run({mode: [launch(*ranks, mode="native")]})).summary
+        found = analyse(specs.run({NATIVE: [launch(*ranks, mode="native")]})).summary
         rate = found.modes["native"].throughput
         assert (rate.value, rate.low, rate.high) == pytest.approx((640, 640, 640 / 0.8))
         assert "not also run bare" in " ".join(limits(found))
+
+    @pytest.mark.parametrize(
+        ("unwatched_ms", "rate", "low", "high", "said"),
+        [
+            # A step of 100 ms takes 98 without the hooks, give or take nothing: intervals reach that.
+            ((98, 98, 98), 640, 640, 640 / 0.98, ""),
+            # Or 80, which is the rate then.
+            ((80, 80, 80), 800, 800, 800, "The rate of native is unwatched; its step and what it consists of were"),
+            # Windows that lie apart say less than what one hook costs, of which 5 ms of a step are made here.
+            ((60, 98, 110), 640, 640, 640 / 0.95, ""),
+        ],
+    )
+    def test_a_script_that_distributes_itself_has_its_own_cost_measured_within_the_launch(
+        self, unwatched_ms: Sequence[float], rate: float, low: float, high: float, said: str
+    ) -> None:
+        found = analyse(specs.run({NATIVE: [launch(*in_turns(unwatched_ms), mode="native")]})).summary
+        throughput = found.modes["native"].throughput
+        assert (throughput.value, throughput.low, throughput.high) == pytest.approx((rate, low, high))
+        told = [line for line in limits(found) if "watched" in line]
+        assert "".join(told).startswith(said)
+        assert bool(told) == bool(said)
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")

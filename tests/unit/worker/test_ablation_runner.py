@@ -119,6 +119,7 @@ def runner(
         replay=rig.loaders.replay,
         companion=rig.loaders.companion,
         precision=Precision(),
+        hooks=rig.hooks(),
     )
     return AblationRunner(
         ablations,

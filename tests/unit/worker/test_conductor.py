@@ -20,6 +20,7 @@ from dpdoctor.spec import Recording
 from dpdoctor.worker import conductor, report
 from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
+from dpdoctor.worker.ablations.unwatched import ABLATION as UNWATCHED
 from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.base.director import FULL, Director
 from dpdoctor.worker.base.mode import Evidence, Mode, Passes
@@ -116,6 +117,7 @@ class Conducted(Rig):
             replay=self.loaders.replay,
             companion=self.loaders.companion,
             precision=Precision(),
+            hooks=self.hooks(),
         )
         self.ablation_runner = AblationRunner(
             ablations or {}, context, self.optimizers.alive, Alone(), time_budget_s=recording.time_budget_s
@@ -141,6 +143,7 @@ class Conducted(Rig):
             ending=self.ending,
             report=self.report,
             seeding=Seeding(0),
+            hooks=context.hooks,
         )
         self.conductor = Conductor(parts, director.first())
 
@@ -501,3 +504,22 @@ def test_only_devices_that_this_process_uses_are_waited_for(monkeypatch: pytest.
     conductor.synchronise()
     assert waited == [1]
     assert report._peaks_of_devices() == [None, 1 << 20, None]
+
+
+def test_steps_that_pass_unwatched_are_recorded_by_their_ends(patches: Patches, directory: Path) -> None:
+    recording = Recording(warmup=20, steps=6, rounds=2, trace_steps=0)
+    conducted = Conducted(patches, directory, recording, ablations={"unwatched": UNWATCHED})
+    with contextlib.suppress(Stop):
+        conducted.train(200)
+    conducted.conductor.close()
+    windows = {window.window: window for window in conducted.windows() if window.kind == "measure"}
+    assert sorted(window.ablation for window in windows.values()) == ["full", "full", "unwatched", "unwatched"]
+    assert all(window.complete and window.num_steps == 6 for window in windows.values())
+    steps = conducted.steps_taken()
+    assert [step.step for step in steps] == list(range(1, len(steps) + 1))
+    for number, window in windows.items():
+        counted = [step for step in steps if step.window == number and step.counted]
+        assert [step.step for step in counted] == list(range(window.first_step, window.first_step + 6))
+        assert [step.duration_ns for step in counted] == [STEP_NS] * 6
+        assert {step.samples_entered for step in counted} == ({4} if window.ablation == "full" else {0})
+    assert conducted.ablation_runner.records() == (AblationRecord(name="unwatched", skipped=None),)

@@ -51,6 +51,7 @@ def context(rig: Rig, mode: Mode = SINGLE, precision: Precision | None = None) -
         replay=rig.loaders.replay,
         companion=rig.loaders.companion,
         precision=precision or Precision(),
+        hooks=rig.hooks(),
     )
 
 

@@ -1,0 +1,103 @@
+"""dpdoctor's hooks in a step, which are taken out for a window: what a step takes less then is what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dpdoctor import units
+from dpdoctor.worker.data.loaders import Loaders
+from dpdoctor.worker.timing.optimizers import Optimizers
+from dpdoctor.worker.timing.phases import PhaseClock
+from dpdoctor.worker.timing.steady_tally import SteadyTally
+
+# A smaller share of a step needs no window: hooks may cost twice what one of them says.
+LEAST_SHARE = 0.005
+SMALL = "watching takes {} of a step, by what one hook costs"
+SEVERAL = "the ends of steps are not those of one optimizer's alone"
+NOT_ALIKE = "not every step trains on one batch alone, so that none may go unseen"
+
+
+class Passed(NamedTuple):
+    """A step that ended unseen, in ns of the clock; `is_edge`: a loader began in it."""
+
+    begin_ns: int
+    end_ns: int
+    is_edge: bool
+
+
+class Hooks:
+    """While they are out, what torch and the script call lets everything pass, and only the ends of steps are noted.
+
+    `own_share` is what they take of a step by what one of them costs; None: it is not known. `on_step` is called when
+    as many steps have ended as `begin` was told, and takes them by `passed`.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts that they are of
+        self,
+        clock: Callable[[], int],
+        phases: PhaseClock,
+        tally: SteadyTally,
+        optimizers: Optimizers,
+        loaders: Loaders,
+        own_share: Callable[[], float | None],
+        on_step: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._phases = phases
+        self._tally = tally
+        self._optimizers = optimizers
+        self._loaders = loaders
+        self._own_share = own_share
+        self._on_step = on_step
+        self._begin_ns = self._due = 0
+        self._ends: list[int] = []
+        self._edges: set[int] = set()
+
+    @property
+    def are_out(self) -> bool:
+        """Return whether they are."""
+        return self._phases.lets_pass
+
+    def unfit(self) -> str | None:
+        """Return why they are not to be taken out; None: they are."""
+        share = self._own_share()
+        if share is not None and share < LEAST_SHARE:
+            return SMALL.format(units.share(share))
+        if not self._optimizers.is_sole():
+            return SEVERAL
+        return None if self._tally.is_steady else NOT_ALIKE
+
+    def take_out(self) -> None:
+        """Let everything pass from the next step on."""
+        self._phases.lets_pass = True
+        self._loaders.let_pass(self._begins)
+        self._optimizers.only_ends(self._ended)
+        self.begin(1)
+
+    def put_back(self) -> None:
+        """See everything again from the next step on."""
+        self._phases.lets_pass = False
+        self._loaders.let_pass(None)
+        self._optimizers.follow()
+
+    def begin(self, num_steps: int) -> None:
+        """Begin the next step now, and call when so many have ended."""
+        self._due, self._ends, self._edges = num_steps, [], set()
+        self._begin_ns = self._clock()
+
+    def passed(self) -> list[Passed]:
+        """Return the steps that have ended since `begin`; the last one ends now where nobody noted its end."""
+        ends = self._ends or [self._clock()]
+        begins = self._begin_ns, *ends
+        return [Passed(*times, number in self._edges) for number, times in enumerate(zip(begins, ends, strict=False))]
+
+    def _begins(self) -> None:
+        """A loader begins."""
+        self._edges.add(len(self._ends))
+
+    def _ended(self, *_: object) -> None:
+        """A step ends."""
+        self._ends.append(self._clock())
+        if len(self._ends) == self._due:
+            self._on_step()
