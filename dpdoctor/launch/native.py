@@ -61,7 +61,10 @@ JOB = -1
 # Of what the command printed, in which is looked for why it failed.
 MOST_LINES = 400
 _TORCHRUN = re.compile(r"^[EW]\d{4} .*\btorch/distributed/elastic/")
-_WAS_ENDED = "death signal"
+_WAS_ENDED, _OF_THREADS = "death signal", "Setting OMP_NUM_THREADS environment variable for each process"
+# What torch, or the script itself, finds missing where nothing started its ranks.
+_LACKS_LAUNCHER = re.compile(r"environment variable \w+ expected, but not set|KeyError: '(LOCAL_)?(RANK|WORLD_SIZE)'")
+NO_LAUNCHER = ". A launcher sets that for each rank: give --nproc 2 for torchrun, or --launcher with another"
 _SAYS = re.compile(r"\w")  # no mere ruler
 _RAISED = re.compile(r"^(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .")
 
@@ -266,7 +269,8 @@ class Command:
                 f"the command ended with code {code}, and none of its processes could be looked into: they ran Python "
                 f"with -I, -E or -S, without its environment, or no Python at all{said}"
             )
-        return f"the command ended with code {code}, and none of its processes trained{said}"
+        way_out = NO_LAUNCHER if _LACKS_LAUNCHER.search(last) else ""
+        return f"the command ended with code {code}, and none of its processes trained{said}{way_out}"
 
 
 def last_raised(lines: Sequence[str]) -> str:
@@ -282,8 +286,9 @@ def last_raised(lines: Sequence[str]) -> str:
 def without_torchrun(lines: Sequence[str]) -> tuple[str, ...]:
     """Return what was printed up to where torchrun tells that a rank failed: why it did stands before that.
 
-    Where it was ended itself, as dpdoctor does in the end, it knows no more.
+    Where it was ended itself, as dpdoctor does in the end, it knows no more. What it says of threads explains nothing.
     """
+    lines = [line for line in lines if not line.startswith(_OF_THREADS)]
     end = next((number for number, line in enumerate(lines) if _TORCHRUN.match(line)), len(lines))
     is_ended = end < len(lines) and _WAS_ENDED in lines[end]
     return tuple(lines[:end] if is_ended else lines[:end] or lines)

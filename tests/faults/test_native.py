@@ -155,6 +155,15 @@ def test_a_script_that_trains_nowhere_is_explained(profile, tmp_path):
     assert "this needs 8 GPUs" in reason
 
 
+def test_a_script_that_waits_for_a_launchers_variables_is_told_to_get_one(profile):
+    run = profile(str(Path(__file__).parents[2] / "samples" / "ddp_torchrun.py"), "--modes", "native", "--no-baseline")
+    skip_without_wall(run)
+    assert run.exit_code == 1
+    assert (
+        "RANK expected, but not set. A launcher sets that for each rank: give --nproc 2" in run.mode("native")["reason"]
+    )
+
+
 @pytest.mark.parametrize("when", [in_turn("before its first step"), "after its first step"])
 def test_a_script_that_prints_for_ever_is_ended(profile, tmp_path, when):
     script = tmp_path / "prints.py"

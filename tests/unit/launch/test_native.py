@@ -560,6 +560,8 @@ def test_what_a_rank_raised_stands_before_what_torchrun_says_of_it() -> None:
     assert native.without_torchrun(lines[3:]) == tuple(lines[3:])  # a rank may have said nothing
     ended = lines[3].replace("failed (exitcode: 1) local_rank: 0", "Received 15 death signal, shutting down workers")
     assert native.without_torchrun([ended, *lines[4:]]) == ()
+    of_threads = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid ..."
+    assert native.without_torchrun([of_threads, *lines[:3]]) == tuple(lines[:3])
 
 
 def test_what_a_script_raised_is_told_and_not_what_its_launcher_makes_of_it() -> None:
