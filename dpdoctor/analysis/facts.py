@@ -8,6 +8,7 @@ from functools import cached_property
 
 import msgspec
 
+from dpdoctor import units
 from dpdoctor.analysis import breakdown
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.ablation import jitter_wait
@@ -339,6 +340,24 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
             return self.micro_batches > 1
         times = self.times_reduced
         return self.micro_batches > 1 and not self.may_split_model and (times is None or times >= REDUCED_TWICE)
+
+    @property
+    def reductions(self) -> float:
+        """Return how often a step that reduces in several micro-batches does so: in each or, by its bytes, in some.
+
+        Bytes tell it of DistributedDataParallel alone, without a hook: others may reduce in fewer bytes.
+        """
+        is_told = self.mode.native is not None and self.wrapper == "ddp" and not any(way.hook for way in self.ways)
+        times = self.times_reduced if is_told else None
+        return self.micro_batches if times is None else min(times, self.micro_batches)
+
+    @property
+    def reduced_words(self) -> str:
+        """How many micro-batches a step has, and in how many of them it reduces gradients, in a clause."""
+        micro_batches, times = units.digits(self.micro_batches), self.reductions
+        if times >= (1 - BESIDE_GRADIENTS) * self.micro_batches:
+            return f"a step has {micro_batches} micro-batches, and each one reduces its gradients"
+        return f"a step has {micro_batches} micro-batches, and reduces gradients {units.digits(times)} times"
 
     @cached_property
     def library_backward(self) -> str:

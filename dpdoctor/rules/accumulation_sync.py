@@ -19,7 +19,6 @@ CODE = {
 
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
-    micro_batches = facts.micro_batches
     if not facts.communicates or not facts.reduces_each_micro_batch:
         return None
     seen, ablation = facts.exposure, facts.ablation(NO_SYNC)
@@ -33,12 +32,12 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     reductions = facts.exposed_calls_share(lambda operation, _: "reduce" in operation)
     # A step of more calls than are kept shows none of them.
     seen = seen if reductions.value is not None else None
-    claim = stats.scaled(reductions, 1 - 1 / micro_batches) if seen else _nothing()
+    claim = stats.scaled(reductions, 1 - 1 / facts.reductions) if seen else _nothing()
     weighed = weigh(claim, ablation)
     refuted = weighed.status == "refuted"
     if max(weighed.value, (claim.value or 0.0) if refuted else 0.0) < SMALL:
         return None
-    evidence = [f"a step has {units.digits(micro_batches)} micro-batches, and each one reduces its gradients"]
+    evidence = [facts.reduced_words]
     if seen is not None:
         assert claim.value is not None
         evidence.append(f"in the trace the reductions but the last take {units.share(claim.value)} of a step")

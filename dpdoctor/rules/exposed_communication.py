@@ -177,12 +177,12 @@ def _advice(facts: ModeFacts) -> _Advice | None:
         return None
     if _is_reduced_in_vain(facts):
         return _Advice(
-            remedy=f"{LAST_ONLY}: DDP reduces them in each of {units.digits(facts.micro_batches)} micro-batches",
+            remedy=f"{LAST_ONLY}: {facts.reduced_words}",
             short=LAST_ONLY,
             code=NO_SYNC_CODE,
             line=wrapped_line(facts),
             # Of many micro-batches it saves more than half of what is exchanged, and less of what takes cores.
-            saves=min(HALF, 1 - 1 / facts.micro_batches),
+            saves=min(HALF, 1 - 1 / facts.reductions),
         )
     if facts.by_hand is not None and any(way.name == NOW_AND_THEN for way in facts.ways):
         return _Advice(remedy=f"{LESS_OFTEN}: {FOR_EACH_SAMPLE}", short=LESS_OFTEN, line=facts.by_hand.line)

@@ -149,6 +149,29 @@ def test_the_remedy_is_that_of_the_wrapper_that_a_script_of_its_own_has(way: str
     assert "no_sync" not in (found.code or "") or way != "fsdp2"
 
 
+@pytest.mark.parametrize(
+    ("times", "hook", "needless", "told"),
+    [
+        (8, "", 7 / 8, "each one reduces its gradients"),
+        (2, "", 1 / 2, "reduces gradients 2.00 times"),
+        (4, "bf16_compress_hook", 7 / 8, "each one reduces its gradients"),  # half the bytes
+    ],
+)
+def test_of_a_script_that_reduces_in_some_micro_batches_those_count(
+    times: int, hook: str, needless: float, told: str
+) -> None:
+    model = WrappedModule(name="Net", line="train.py:9", num_parameters=2_000, trainable_bytes=8_000)
+    reduced = {"all_reduce": Collective(count=times, num_bytes=8_000 * times)}
+    fields = {
+        "native": cases.OWN,
+        "conversion": Conversion(modules=(model,), strategies=(Strategy(name="ddp", hook=hook),)),
+        "counters": Counters(operators=1, collectives=reduced, inputs=()),
+    }
+    found = finding(cases.case("native", world_size=2, of=accumulating(8), **fields))
+    assert found.cost.value == pytest.approx(0.4 * needless)
+    assert told in found.evidence[0]
+
+
 @pytest.mark.parametrize("times", [1, 4])
 @pytest.mark.parametrize("way", ["ddp", "fsdp1", "fsdp2"])
 def test_a_script_that_reduces_once_is_told_nothing(way: str, times: int) -> None:
