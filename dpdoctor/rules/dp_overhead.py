@@ -30,7 +30,7 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
     cost, status = stats.mean_interval([share], "ratio"), _status(facts)
     if share < SMALL or status == "refuted":
         return None
-    ratio = _over_ddp(facts)
+    ratio, is_measured = _over_ddp(facts), _is_experiment(facts)
     return Finding(
         rule="dp_overhead",
         mode=facts.name,
@@ -50,7 +50,8 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
         "backward",
         short_remedy="use DistributedDataParallel",
         code="DistributedDataParallel(model)  # started by torchrun --nproc-per-node=gpu",
-        speedup=ratio if status == "confirmed" else faster_without(cost),
+        speedup=ratio if is_measured else faster_without(cost),
+        speedup_basis="measured" if is_measured else "predicted",
     )
 
 
@@ -79,13 +80,19 @@ def _over_ddp(facts: ModeFacts) -> Figure:
 
 
 def _status(facts: ModeFacts) -> Status:
-    """Return what ddp, which does none of this, says of it; only with equal batches is it an experiment."""
-    ddp, ratio = _ddp(facts), _over_ddp(facts)
-    if ddp is None or ratio.low is None or ratio.high is None or not _equal_batches(facts.mode, ddp):
+    """Return what ddp, which does none of this, says of it."""
+    ratio = _over_ddp(facts)
+    if not _is_experiment(facts) or ratio.low is None or ratio.high is None:
         return "inferred"
     if ratio.low > 1:
         return "confirmed"
     return "refuted" if ratio.high < 1 else "inferred"
+
+
+def _is_experiment(facts: ModeFacts) -> bool:
+    """Return whether what is advised was measured, with equal batches: ddp on the same devices."""
+    ddp = _ddp(facts)
+    return ddp is not None and _over_ddp(facts).value is not None and _equal_batches(facts.mode, ddp)
 
 
 def _equal_batches(dp: ModeSummary, ddp: ModeSummary) -> bool:

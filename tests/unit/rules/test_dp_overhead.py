@@ -71,5 +71,12 @@ def test_ddp_with_the_same_batch_is_the_experiment() -> None:
     found = finding(FIRES["ddp is faster"])
     assert found.status == "confirmed"
     assert found.speedup is not None
-    assert found.speedup.value == pytest.approx(1.5)
+    assert (found.speedup.value, found.speedup_basis) == (pytest.approx(1.5), "measured")
     assert finding(FIRES["ddp had another batch"]).status == "inferred"
+
+
+def test_what_ddp_was_measured_to_give_is_what_it_promises() -> None:
+    found = finding(beside_ddp(101))
+    assert (found.status, found.speedup_basis) == ("inferred", "measured")
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1.01)
