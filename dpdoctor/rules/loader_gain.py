@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from dpdoctor import units
-from dpdoctor.analysis import BASELINE, Figure, Finding, ModeFacts
+from dpdoctor.analysis import BASELINE, Figure, Finding, LoaderPrediction, ModeFacts, ModeSummary
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.loader.trial import AS_GOOD
 from dpdoctor.analysis.weighing import COVERAGE, SMALL
 from dpdoctor.rules.rule import CannotTell, Rule
 
@@ -27,6 +28,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         return None
     equal = stats.ratio(facts.mode.speedup, alone, "x")
     workers = units.count(control.num_workers, "worker")
+    enough = _enough_workers(baseline, control)
     return Finding(
         rule="loader_gain",
         mode=facts.name,
@@ -38,11 +40,20 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
         share_of="linear",
         evidence=_evidence(facts, alone, equal, control.num_workers),
         cause="each rank brings loader processes of its own, and the baseline is starved by its loader",
-        remedy=f"give one device the workers first: num_workers={control.num_workers}",
-        code=f"DataLoader(..., num_workers={control.num_workers})",
+        remedy=f"give one device the workers first: num_workers={enough}",
+        code=f"DataLoader(..., num_workers={enough})",
         line=loader.arguments_line,
         speedup=None,
     )
+
+
+def _enough_workers(baseline: ModeSummary, control: LoaderPrediction) -> int:
+    """Return the fewest workers of one device that are predicted to give as much as those of all ranks together."""
+    predictions = baseline.loader.predictions if baseline.loader is not None else ()
+    alike = [p for p in predictions if p.num_workers and p.prefetch_factor == control.prefetch_factor]
+    least = AS_GOOD * (control.step.value or 0.0)
+    as_good = (p.num_workers for p in alike if p.step.value is not None and p.step.value <= least)
+    return min((control.num_workers, *as_good))
 
 
 def _cost(equal: Figure, num_devices: int) -> Figure:

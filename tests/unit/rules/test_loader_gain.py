@@ -35,6 +35,18 @@ def test_with_equal_workers_the_second_device_costs() -> None:
     assert "num_workers=2" in found.code
 
 
+def test_one_device_is_to_have_no_more_workers_than_give_as_much() -> None:
+    """Of sixteen workers, as many as eight ranks have, three do the work: the baseline's own finding says so, too."""
+    steps_s = {1: 0.1, 2: 0.08, 3: 0.0555, 4: 0.055, 8: 0.055}
+    single = {"loader": cases.loader(predictions=tuple(cases.prediction(n, s) for n, s in steps_s.items()))}
+    control = cases.loader(baseline_same_workers=cases.prediction(16, 0.055))
+    found = RULE.check(
+        cases.case("ddp", world_size=8, single=single, speedup=cases.figure(1.6, 0.05, "x"), loader=control)
+    )
+    assert "16 workers" in found.title
+    assert found.code == "DataLoader(..., num_workers=3)"
+
+
 def test_a_baseline_without_a_step_time_cannot_be_told_from() -> None:
     case = gaining(1.6, 0.055)
     case = cases.case_of(cases.with_mode(case.analysis, "single", step=cases.unknown()), "ddp")
