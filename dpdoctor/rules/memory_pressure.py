@@ -20,9 +20,11 @@ def _check(facts: ModeFacts) -> Finding | None:
     # What is certain goes before what is at most so much.
     fullest = max(full, key=lambda found: (not found[1].is_bound, found[0]), default=None)
     host = _of_host(facts)
-    if fullest is None or (fullest[1].is_bound and host is not None):
+    if fullest is None:
         return host
-    return _of_gpu(facts, *fullest)
+    device = _of_gpu(facts, *fullest)
+    is_worse = host is not None and host.severity == "critical" and device.severity != "critical"
+    return host if host is not None and (fullest[1].is_bound or is_worse) else device
 
 
 def _of_gpu(facts: ModeFacts, ratio: float, peak: Peak, total: int) -> Finding:

@@ -70,6 +70,15 @@ SILENT = {
 }
 
 
+@pytest.mark.parametrize(
+    ("gigabytes", "told"), [(95, "the host's memory was 99% full"), (98, "rank 0's GPU was 98% full")]
+)
+def test_what_is_critical_is_not_hidden_by_what_is_not(gigabytes: int, told: str) -> None:
+    found = RULE.check(gpu(gigabytes, samples=reading(0.99)))
+    assert isinstance(found, Finding)
+    assert (found.title, found.severity) == (told, "critical")
+
+
 @pytest.mark.parametrize(("which", "level"), [("a GPU", "warning"), ("a GPU, very full", "critical")])
 def test_how_full(which: str, level: str) -> None:
     found = RULE.check(FIRES[which])
