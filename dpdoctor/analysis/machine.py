@@ -82,7 +82,8 @@ def _is_waited_for(launch: LaunchFacts, taken: float, ranks: float, workers: flo
 
     Others took as much, and neither loader processes of the ranks nor further threads of theirs did.
     """
-    waits = waiting_for_cores(launch)
+    of_all = waiting_for_cores(launch)
+    waits = [of_all[place] for place in _sampled(launch)] if of_all else []
     other_threads = ranks - sum(1 - share for share in waits)
     is_long = max(waits, default=0.0) >= WAITING
     are_others = taken > workers and other_threads < (1 - COVERAGE) * sum(waits)
@@ -114,12 +115,13 @@ class _Round(NamedTuple):
 
 def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
     """Return the readings, but for those of a second in which an ablation had a loader process of its own."""
-    windows = [rank.window for window in launch.windows() for rank in window.ranks]
+    beside = _sampled(launch)
+    windows = [window.ranks[place].window for window in launch.windows() for place in beside]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     tried = [
         (before.end_ns, window.end_ns + PERIOD_NS)
-        for rank in launch.ranks
-        for before, window in itertools.pairwise(rank.windows)
+        for place in beside
+        for before, window in itertools.pairwise(launch.ranks[place].windows)
         if window.ablation == BESIDE
     ]
     of_ranks = sorted((s for s in launch.samples if s.source.startswith("rank")), key=lambda sample: sample.at_ns)
@@ -136,6 +138,13 @@ def _rounds_while_measured(launch: LaunchFacts) -> list[_Round]:
         and begin <= host.at_ns <= end
         and not any(since <= host.at_ns <= until for since, until in tried)
     ]
+
+
+def _sampled(launch: Launch) -> list[int]:
+    """Return the places of the ranks on the first host, which is the one that is sampled: each has its own clock."""
+    hosts = [rank.record.host if rank.record else None for rank in launch.ranks]
+    first = next((host for host in hosts if host is not None), None)
+    return [place for place, host in enumerate(hosts) if host in {first, None}]
 
 
 def _round(host: Sample, of_ranks: Sequence[Sample], sources: set[str]) -> _Round:
@@ -240,7 +249,7 @@ def _why_untold(samples: Iterable[Sequence[Sample]]) -> str:
 
 def gpu_samples(launch: Launch) -> dict[str, list[Sample]]:
     """Return the readings of each GPU that a rank used, by its name in samples, while something was measured."""
-    windows = [w for rank in launch.ranks for w in rank.windows if w.kind == MEASURE]
+    windows = [w for place in _sampled(launch) for w in launch.ranks[place].windows if w.kind == MEASURE]
     begin, end = min((w.begin_ns for w in windows), default=0), max((w.end_ns for w in windows), default=0)
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     unused = _unused_gpus(launch)

@@ -80,6 +80,19 @@ def test_without_a_free_clock_the_cost_is_unknown() -> None:
     assert (found.cost.value, found.speedup) == (None, None)
 
 
+def test_what_is_measured_on_another_host_is_so_by_another_clock() -> None:
+    """The GPU was hot before anything was measured; by the clock of the other host that began long ago."""
+    here, there = cases.ranks(2, device="cuda:0")
+    assert there.record is not None
+    elsewhere = replace(
+        there,
+        record=replace(there.record, host="other"),
+        windows=tuple(replace(w, begin_ns=w.begin_ns - 10**15, end_ns=w.end_ns - 10**15) for w in there.windows),
+    )
+    samples = [*readings(THERMAL, THERMAL, at=0), *readings(0, 0)]
+    assert RULE.check(cases.case("ddp", of=[here, elsewhere], samples=samples)) is None
+
+
 def test_a_clock_of_nothing_is_not_known() -> None:
     blind = [replace(one, values={**one.values, "sm_clock_mhz": 0.0}) for one in readings(THERMAL, 0)]
     found = RULE.check(of(blind))
