@@ -71,8 +71,9 @@ def _more(device_ns: Mapping[int, Mapping[str, float]], fullest: int) -> tuple[s
 
 
 def _memory(facts: ModeFacts, fullest: int) -> tuple[str, ...]:
-    launch = facts.launches[0]
-    devices = launch.ranks[0].record.devices if launch.ranks and launch.ranks[0].record else ()
+    # Of the launch that the trace is of.
+    records = [rank.record for rank in facts.launch.ranks if rank.record] if facts.launch else []
+    devices = records[0].devices if records else ()
     peaks = [device.peak_memory_bytes for device in devices if device.peak_memory_bytes is not None]
     if len(peaks) != len(devices) or len(peaks) < 2 or fullest >= len(peaks):
         return ()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from dpdoctor.analysis import Finding
+from dpdoctor.analysis.base.launches import LaunchFacts
 from dpdoctor.digest import DataParallelCost
 from dpdoctor.records import Device
 from dpdoctor.rules.dp_imbalance import RULE
+from tests.builders.cases import Case
 from tests.builders.traced_cases import case, digest
 
 DEVICES = tuple(
@@ -47,4 +50,21 @@ def test_cost_part_and_memory() -> None:
     assert isinstance(found, Finding)
     assert found.cost.value == pytest.approx(0.15)
     assert any("backward" in text and "30.0 ms" in text for text in found.evidence)
+    assert ["30.0 GB", "20.0 GB"] in [re.findall(r"[\d.]+ GB", text) for text in found.evidence]
+
+
+def test_memory_is_of_the_launch_whose_trace_it_is() -> None:
+    made = FIRES["the first is busier"]
+    (launch,) = made.launches
+    (rank,) = launch.ranks
+    assert rank.record is not None
+    # A launch in which every step begins an epoch is left out where another one has steady steps.
+    edges = replace(
+        rank,
+        steps=tuple(replace(step, epoch_edge=True) for step in rank.steps),
+        record=replace(rank.record, devices=tuple(replace(device, peak_memory_bytes=1) for device in DEVICES)),
+    )
+    left_out = LaunchFacts.of(replace(launch, ranks=(edges,)))
+    found = RULE.check(Case(**{**asdict(made), "launches": (left_out, launch)}))
+    assert isinstance(found, Finding)
     assert ["30.0 GB", "20.0 GB"] in [re.findall(r"[\d.]+ GB", text) for text in found.evidence]
