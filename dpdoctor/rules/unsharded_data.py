@@ -9,7 +9,10 @@ from dpdoctor.analysis import OWN_GENERATORS, Figure, Finding, Loader, ModeFacts
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without
 
 OF_A_STREAM = "let the dataset's __iter__ give each rank and each worker another part"
-CODE_OF_A_STREAM = "itertools.islice(items, rank * num_workers + worker, None, world_size * num_workers)"
+CODE_OF_A_STREAM = """\
+info = torch.utils.data.get_worker_info()  # None without workers
+workers, worker = (info.num_workers, info.id) if info else (1, 0)
+itertools.islice(items, rank * workers + worker, None, world_size * workers)"""
 OF_A_LOOP = (
     "draw the batches from a torch DataLoader with a sampler, which is shared out among the ranks, or let each rank "
     "take a part of its own"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from msgspec.structs import replace
 
 from dpdoctor.records import PARAMETERS_EQUAL, TENSOR_PARALLEL, Check, Conversion, Strategy, WrappedModule
 from dpdoctor.rules import CannotTell
-from dpdoctor.rules.unsharded_data import RULE
+from dpdoctor.rules.unsharded_data import CODE_OF_A_STREAM, RULE
 from tests.builders import cases
 
 STREAM = cases.conversion(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
@@ -61,6 +63,21 @@ def test_a_stream_that_was_seen_is_divided_in_its_dataset() -> None:
     assert (seen.status, seen.severity, seen.line) == ("confirmed", "critical", "train.py:30")
     assert seen.code == supposed.code
     assert supposed.remedy == f"unless it already does, {seen.remedy}"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_written_as_the_code_says_each_item_is_of_one_rank_and_worker(num_workers: int) -> None:
+    def taken(rank: int, worker: int) -> list[int]:
+        info = SimpleNamespace(num_workers=num_workers, id=worker) if num_workers else None
+        data = SimpleNamespace(get_worker_info=lambda: info)
+        names: dict[str, Any] = {"torch": SimpleNamespace(utils=SimpleNamespace(data=data)), "itertools": itertools}
+        *before, last = CODE_OF_A_STREAM.splitlines()
+        names |= {"items": range(30), "rank": rank, "world_size": 3}
+        exec("\n".join([*before, f"found = list({last})"]), names)
+        return names["found"]
+
+    parts = [taken(rank, worker) for rank in range(3) for worker in range(max(1, num_workers))]
+    assert sorted(item for part in parts for item in part) == list(range(30))
 
 
 def test_a_loader_with_fewer_batches_than_ranks_is_to_have_more() -> None:
