@@ -44,7 +44,7 @@ def size(value: float) -> str:
 
 
 def share(ratio: float) -> str:
-    """Return a ratio as a percentage: 38%, 4.2%, 0.4%; below 100% it never reads 100%."""
+    """Return a ratio as a percentage: 38%, 4.2%, 0.4%, 99.8%."""
     percent = round(100 * ratio, 1) + 0.0  # + 0.0: a share just below zero reads 0.0%, not -0.0%
     is_fine = abs(percent) < 9.95 or 99.5 <= abs(percent) < 100
     return f"{percent:.1f}%" if is_fine else f"{100 * ratio:,.0f}%"

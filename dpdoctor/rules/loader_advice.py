@@ -149,7 +149,7 @@ def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
     if loader.advice is not None:
         return _settings(facts, loader, loader.advice)
     wait, handing_over = loader.wait.value or 0.0, _handing_over(loader)
-    if main_part({"hand-off": handing_over}, wait):
+    if wait and main_part({"hand-off": handing_over}, wait):
         return _of_hand_off(facts, loader, part=min(1.0, handing_over / wait))
     _, share = _slowest_part(loader)
     if _slow_s(facts, loader) > max(share, NAMED) * wait:

@@ -356,6 +356,11 @@ def test_a_batch_of_a_few_tensors_is_not_to_be_fewer() -> None:
     assert many.short_remedy == "let a batch be fewer tensors"
 
 
+def test_what_is_handed_over_may_be_waited_for_in_no_step() -> None:
+    loader = with_workers(transfer=cases.figure(0.036, 0.001), wait=cases.figure(0.0))
+    assert RULE.check(waiting(0.4, 0.39, loader)).short_remedy == "make loading an item of Digits cheaper"
+
+
 def test_fetches_that_mostly_wait_while_others_take_cores_are_not_to_be_cheaper(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
