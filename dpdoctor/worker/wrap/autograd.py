@@ -35,7 +35,8 @@ _THROUGH = (
     "ReshapeAliasBackward",
 )
 # Nodes that make one tensor of several losses, or that a loss may pass before it is added up with others.
-_GATHER = (*_THROUGH, "StackBackward", "CatBackward", "UnsqueezeBackward")
+# CopySlices writes one into its place, as `losses[0] = ...` does.
+_GATHER = (*_THROUGH, "StackBackward", "CatBackward", "UnsqueezeBackward", "CopySlices")
 _MOST_OF_LOSS = 64  # nodes
 # Nodes of tensors that are taken apart along a dimension.
 _APART = ("SplitBackward", "SplitWithSizesBackward", "SliceBackward")

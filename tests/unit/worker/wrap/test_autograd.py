@@ -147,6 +147,13 @@ def model() -> nn.Linear:
     return nn.Linear(3, 4)
 
 
+def written(*losses: torch.Tensor) -> torch.Tensor:
+    places = torch.zeros(len(losses))
+    for place, loss in enumerate(losses):
+        places[place] = loss
+    return places
+
+
 def penalty(model: nn.Module) -> torch.Tensor:
     return torch.stack([parameter.pow(2).sum() for parameter in model.parameters()]).sum()
 
@@ -169,6 +176,7 @@ SUMS: dict[str, Loss] = {
     "of rows of their own length": lambda y, _: (
         torch.nested.as_nested_tensor([y[:1, 0], y[1:, 0]], layout=torch.jagged).pow(2).sum()
     ),
+    "sum of sums that were written into their places": lambda y, _: written(y.sum(), y.abs().sum()).sum(),
     "less a mean": lambda y, _: y.pow(2).sum() - y.mean(),
     "scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum()),
     "by class probabilities": lambda y, _: functional.cross_entropy(y, TARGET.softmax(1), reduction="sum"),
@@ -187,6 +195,7 @@ MEANS: dict[str, Loss] = {
     "mean over the batch, then sum": lambda y, _: (y - TARGET).pow(2).mean(0).sum(),
     "sum of several means over all dimensions": lambda y, _: torch.stack([y.mean(None, keepdim=True)] * 2).sum(),
     "sum of several means": lambda y, _: torch.stack([functional.mse_loss(y, TARGET), y.mean()]).sum(),
+    "sum of means that were written into their places": lambda y, _: written(y.mean(), y.abs().mean()).sum(),
     "mean, scaled by a GradScaler": lambda y, _: GradScaler("cpu").scale(y.pow(2).mean()),
     "sum, divided and scaled": lambda y, _: GradScaler("cpu").scale(y.pow(2).sum() / SIZE),
     "mean and a weighed penalty": lambda y, m: functional.mse_loss(y, TARGET) + 0.1 * penalty(m),
