@@ -42,6 +42,11 @@ IS_OVERWRITTEN = (
 )
 SHARES_BUFFERS = "has buffers in common with {}, which "
 UNSYNCHRONISED = "gradients were not synchronised"
+THAWED = (
+    ": DistributedDataParallel reduces the gradients of what needs one when it wraps the model, and {}, which was frozen "
+    "then, is trained since. In a DDP script of your own, wrap the model again after requires_grad_(True); here, profile "
+    "a script that begins with it"
+)
 CALLED_AGAIN = (
     "{}, called at {}, {}was called before without a backward pass in between: buffers are broadcast in the first of "
     "such calls alone. DistributedDataParallel broadcasts them in each, and this torch raises where the backward pass "
@@ -74,6 +79,8 @@ class DDP(Mode):
     def __init__(self) -> None:
         self.wrappers: list[DistributedDataParallel] = []
         self._hooks: list[Callable[..., Any]] = []
+        # Parameters that a wrapper passes over, by name.
+        self._frozen: list[tuple[str, nn.Parameter]] = []
         self._broadcasts: dict[int, _Broadcasts] = {}
         # Modules in which unused parameters are looked for, by id, and what the last forward of each returned without a
         # tensor that needs a gradient: both by their classes.
@@ -108,6 +115,7 @@ class DDP(Mode):
             wrapper = DistributedDataParallel(module, find_unused_parameters=how.has_unused)
             changes = _changes_what_is_saved(wrapper)
         self.wrappers.append(wrapper)
+        self._frozen += ((name, p) for name, p in module.named_parameters() if not p.requires_grad)
         if changes:
             others = self._broadcasts.values()
             self._broadcasts[id(module)] = _Broadcasts(wrapper, self.passes, how.warn, others)
@@ -201,13 +209,16 @@ class DDP(Mode):
         return [*super().checks(evidence), _parameters_equal(evidence, why, is_reduced=bool(reduced.ok)), reduced]
 
     def why_apart(self) -> str:
-        """Return which backward passes are not reduced, as the end of a sentence; nothing where all are."""
+        """Return which backward passes are not reduced, or parameters, as the end of a sentence; empty: all are."""
         repeated, early = self.passes.repeated, self._early()
         if early:
             return (
                 f": optimizer.step at {early} runs inside the backward pass, before DistributedDataParallel averages "
                 "the gradients. Step after backward()"
             )
+        thawed = next((name for name, parameter in self._frozen if parameter.requires_grad), "")
+        if thawed:
+            return THAWED.format(thawed)
         if self.passes.by_grad or not repeated:
             return self.passes.past_hooks() or self.passes.before_return() or self.passes.past_call()
         return (

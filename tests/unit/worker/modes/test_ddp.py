@@ -51,6 +51,17 @@ def test_a_hook_is_told_where_it_acts_on_a_parameter_that_the_wrapper_reduces() 
     assert "registered on the parameter trained.weight (register_hook), acts on each rank's own gradient" in hook
 
 
+@pytest.mark.usefixtures("ranks")
+def test_what_was_frozen_when_it_was_wrapped_and_is_trained_since_is_named() -> None:
+    mode, model = DDP(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    mode.passes = Passes()
+    model[0].requires_grad_(requires_grad=False)
+    mode.convert(model, options())
+    assert not mode.why_apart()
+    model[0].requires_grad_()
+    assert "0.weight, which was frozen then, is trained since" in mode.why_apart()
+
+
 class Halves(nn.Module):
     """A model that leaves a layer out; while it is `deciding` it returns classes."""
 
