@@ -550,12 +550,18 @@ class Wrapping:
             self.warnings.append(text)
 
     def is_evaluating(self) -> bool:
-        """Return whether what the script trains is in eval mode: what was wrapped, before that what optimizers hold."""
-        if self._wrapped:
-            return not any(wrapped.module.training for wrapped in self._wrapped)
-        return self._eval_mode.holds(
-            p for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]
-        )
+        """Return whether what the script trains is in eval mode: what was wrapped, and what it may train next.
+
+        That is what an optimizer holds of which nothing is wrapped, as of a model that follows a trained one.
+        """
+        if any(wrapped.module.training for wrapped in self._wrapped):
+            return False
+        known = set(map(id, self.reached()))
+        held = [[p for group in each.param_groups for p in group["params"]] for each in self._optimizers()]
+        to_come = [parameters for parameters in held if known.isdisjoint(map(id, parameters))]
+        if self._wrapped and (self._call is None or not to_come):
+            return True
+        return self._eval_mode.holds(parameter for parameters in to_come for parameter in parameters)
 
     @property
     def modules(self) -> list[nn.Module]:

@@ -112,6 +112,23 @@ def test_what_was_wrapped_tells_from_then_on(rig: Rig) -> None:
     assert rig.wrapping.is_evaluating()
 
 
+def test_a_model_that_follows_a_trained_one_is_no_evaluation_of_that(rig: Rig) -> None:
+    first, second = Net(), Net()
+    optimizer = sgd(first)
+    first(X).mean().backward()
+    optimizer.step()
+    first.eval()
+    assert rig.wrapping.is_evaluating()
+    optimizer = sgd(second)
+    second.eval()
+    assert rig.wrapping.is_evaluating(), "as where it looks at the data before it trains"
+    second.train()
+    assert not rig.wrapping.is_evaluating()
+    rig.wrapping.settle()
+    assert rig.wrapping.is_evaluating(), "what has not trained by now may never do"
+    assert optimizer
+
+
 def test_the_length_that_an_evaluation_before_training_asks_for_is_what_it_sees(
     patches: Patches, mode: Recording
 ) -> None:
