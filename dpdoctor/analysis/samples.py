@@ -43,6 +43,10 @@ MORE_ROWS = (
     "{} trained on {} rows where the batches of the loaders have {} samples, and it cannot be told whether samples "
     "have several rows each, as several views of one have, or rows come from elsewhere; give --samples-per-step"
 )
+OTHER_ROWS = (
+    "{} trained on the {} samples of the loader's batches, and on other rows, of which it cannot be told whether they "
+    "are samples too; give --samples-per-step"
+)
 UNSEEN_ROWS = (
     "{} trained on rows that could not be counted where the loader's batches have {} samples; give --samples-per-step"
 )
@@ -146,6 +150,8 @@ def _why_unknown(steps: Sequence[StepRecord], why: str) -> str | None:
     drawn = _range([step.samples_drawn for step in odd])
     if not any(step.samples_entered for step in odd):
         return UNSEEN_ROWS.format(which, drawn)
+    if all(step.samples_entered == step.samples_drawn for step in odd):
+        return OTHER_ROWS.format(which, drawn)
     has_more = all(step.samples_entered > step.samples_drawn for step in odd)
     told = MORE_ROWS if has_more else UNRECONCILED
     return told.format(which, _range([step.samples_entered for step in odd]), drawn)
@@ -200,7 +206,10 @@ def _handed_out(handed: int, trained: int, num_steps: int, num_windows: int) -> 
     )
     if handed > trained:
         return f"{told}: the script passes batches over, or parts of them"
-    return f"{told}: batches that were fetched long before, or apart from the training, count when they are trained on"
+    return (
+        f"{told}: batches that were fetched long before, or apart from the training, count when they are trained on, and "
+        "those that several steps train on in each"
+    )
 
 
 def _entered(steps: Sequence[StepRecord]) -> str:

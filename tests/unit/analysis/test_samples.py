@@ -96,6 +96,12 @@ def test_more_rows_than_samples_may_be_several_of_each() -> None:
     assert "left out" in (count(*[more] * 3, taken(samples_entered=20, reconciled=False)).unknown or "")
 
 
+def test_rows_beside_those_of_a_batch_are_not_told_by_two_equal_numbers() -> None:
+    unknown = count(*[taken(reconciled=False)] * 4).unknown or ""
+    assert "trained on the 32 samples of the loader's batches, and on other rows" in unknown
+    assert "left out" not in unknown
+
+
 def test_rows_that_could_not_be_counted_are_not_told_as_none() -> None:
     unknown = count(taken(samples_entered=0, reconciled=False)).unknown
     assert unknown is not None
