@@ -207,8 +207,8 @@ def _handed_out(handed: int, trained: int, num_steps: int, num_windows: int) -> 
     if handed > trained:
         return f"{told}: the script passes batches over, or parts of them"
     return (
-        f"{told}: batches that were fetched long before, or apart from the training, count when they are trained on, and "
-        "those that several steps train on in each"
+        f"{told}: batches that were fetched long before, or apart from the training, count when they are trained on, "
+        "and those that several steps train on in each"
     )
 
 

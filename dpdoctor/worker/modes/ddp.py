@@ -43,9 +43,9 @@ IS_OVERWRITTEN = (
 SHARES_BUFFERS = "has buffers in common with {}, which "
 UNSYNCHRONISED = "gradients were not synchronised"
 THAWED = (
-    ": DistributedDataParallel reduces the gradients of what needs one when it wraps the model, and {}, which was frozen "
-    "then, is trained since. In a DDP script of your own, wrap the model again after requires_grad_(True); here, profile "
-    "a script that begins with it"
+    ": DistributedDataParallel reduces the gradients of what needs one when it wraps the model, and {}, which was "
+    "frozen then, is trained since. In a DDP script of your own, wrap the model again after requires_grad_(True); "
+    "here, profile a script that begins with it"
 )
 CALLED_AGAIN = (
     "{}, called at {}, {}was called before without a backward pass in between: buffers are broadcast in the first of "
