@@ -1,7 +1,9 @@
-"""What the cgroups of this process, version 1 or 2, allow it: CPU time that quotas hold back, memory that is left."""
+"""What the cgroups of this process, version 1 or 2, allow it: cores, CPU time that quotas hold back, memory."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+# Of version 2 and of version 1: CPU time that may be used in a period, and the period.
+_CPU_QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 # What version 1 tells where there is none is near this.
 _NO_LIMIT = 2**62
 
@@ -24,6 +28,28 @@ class Throttling(msgspec.Struct, frozen=True, kw_only=True):
     num_periods: int
     num_throttled: int
     throttled_s: float
+
+
+def cores() -> int:
+    """Return the cores that this process may use: its affinity, further limited by the tightest CPU quota."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quotas = [_quota(directory) for directory in _directories("cpu")]
+    except OSError:
+        return allowed
+    return max(1, min([allowed, *(math.ceil(quota) for quota in quotas if quota is not None)]))
+
+
+def _quota(directory: Path) -> float | None:
+    """Return the cores whose time a cgroup may use up; None where it has no quota or does not say."""
+    for names in _CPU_QUOTAS:
+        try:
+            quota, period = map(int, " ".join((directory / name).read_text() for name in names).split())
+        except (OSError, ValueError):  # not this version, or "max": no quota
+            continue
+        if quota > 0:  # version 1 writes -1 for none
+            return quota / period
+    return None
 
 
 def throttling() -> Throttling:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from dpdoctor import units
+from dpdoctor import cgroup, units
 from dpdoctor.catalog import ABLATIONS, MODES
 from dpdoctor.errors import ScriptNotFoundError, UsageError
 from dpdoctor.launch import machine
@@ -153,7 +153,7 @@ def make_spec(options: Options) -> RunSpec:
         ),
         requested_modes=tuple(requested),
         devices=devices,
-        threads_per_device=max(1, machine.cores() // nproc),
+        threads_per_device=max(1, cgroup.cores() // nproc),
         seed=options.seed,
         seed_per_rank=options.seed_per_rank,
         repeat=options.repeat,
@@ -248,7 +248,7 @@ def _requested(modes: str) -> list[str]:
 
 
 def _nproc(asked: int | None, devices: Sequence[str], *, parallel: bool) -> int:
-    cores = machine.cores()
+    cores = cgroup.cores()
     if asked is None:
         return (len(devices) or min(DEFAULT_CPU_RANKS, cores)) if parallel else 1
     if devices and asked > len(devices):

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dpdoctor import redact, rundir, units
+from dpdoctor import cgroup, redact, rundir, units
 from dpdoctor.cli import Verb, _options, _report
 from dpdoctor.digest import Digest
 from dpdoctor.errors import OutputError, TraceError, UsageError
@@ -89,7 +89,7 @@ def _digests(found: Sequence[Path], options: dict[str, Any]) -> tuple[dict[int, 
     part = options["part"]
     places = range(len(found)) if part is None else in_shard(_sizes(found), parse_shard(part))
     function = functools.partial(digest_file, max_bytes=options["max_bytes"], comm_kernels=options["comm_kernels"])
-    processes = options["processes"] or machine.cores()
+    processes = options["processes"] or cgroup.cores()
     read = list(parallel.each(function, [found[place] for place in places], processes=processes))
     digests = {place: item for place, item in zip(places, read, strict=True) if isinstance(item, Digest)}
     return digests, [item.message for item in read if isinstance(item, TraceError)]

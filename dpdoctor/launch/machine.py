@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import platform
 import shutil
@@ -14,36 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdoctor import redact
+from dpdoctor import cgroup, redact
 from dpdoctor.spec import Fingerprint, Gpu
 
 _PACKAGES = ("torch", "torchvision", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _CPUINFO = Path("/proc/cpuinfo")
 _GENERATION = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
-# One file in version 2 of cgroups, two in version 1.
-_CPU_QUOTAS = (
-    (Path("/sys/fs/cgroup/cpu.max"),),
-    (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),
-)
 
 
 def command(name: str) -> str | None:
     """Return where a command is: on PATH or, as in an environment that is not activated, beside this Python."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-
-
-def cores() -> int:
-    """Return the cores this process may use: its affinity, further limited by a cgroup's CPU quota."""
-    allowed = len(os.sched_getaffinity(0))
-    for files in _CPU_QUOTAS:
-        try:
-            quota, period = map(int, " ".join(file.read_text() for file in files).split())
-        except (OSError, ValueError):  # not this version, or "max": no quota
-            continue
-        if quota > 0:  # version 1 writes -1 for none
-            return max(1, min(allowed, math.ceil(quota / period)))
-    return allowed
 
 
 def gpus() -> tuple[tuple[Gpu, ...], str | None]:
@@ -145,7 +126,7 @@ def fingerprint(script: Path | None, packages: dict[str, str]) -> Fingerprint:
     return Fingerprint(
         host=redact.text(socket.gethostname()),
         cpu=_cpu_name(),
-        cores=cores(),
+        cores=cgroup.cores(),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         gpus=all_gpus,
         driver=driver,

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.optim import Optimizer
 
-from dpdoctor import redact, rundir
+from dpdoctor import cgroup, redact, rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.records import Strategy, Written
 from dpdoctor.spec import NATIVE_VARIABLE, STACKS_SIGNAL, WorkerTask
@@ -226,7 +226,7 @@ class Native(Observer):
     def _fair_threads(self) -> int:
         """Return the cores for each rank of the host; launchers that set OMP_NUM_THREADS leave most of them idle."""
         ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-        return max(1, len(os.sched_getaffinity(0)) // (int(ranks) if ranks.isdigit() else self._where.world_size))
+        return max(1, cgroup.cores() // (int(ranks) if ranks.isdigit() else self._where.world_size))
 
     def _on_step(self) -> None:
         if self._is_over:

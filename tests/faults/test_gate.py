@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dpdoctor import rundir
+from dpdoctor import cgroup, rundir
 from dpdoctor.gate import calibration
 from dpdoctor.gate.model import Calibration, ModeNoise
 from dpdoctor.gate.recorded import Workload
@@ -69,7 +69,7 @@ def kept(tmp_path: Path) -> Path:
         args="",
         devices=1,
         on="CPU",
-        threads_per_device=machine.cores(),
+        threads_per_device=cgroup.cores(),
         samples_per_step=None,
         fsdp_wrap=None,
         warmup=3,

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dpdoctor import cgroup
-from dpdoctor.cgroup import Throttling, memory_left, throttling
+from dpdoctor.cgroup import Throttling, cores, memory_left, throttling
 
 
 @pytest.fixture
@@ -24,6 +25,59 @@ def tell(kernel: Path, membership: str, **stats: str) -> None:
         directory = kernel / "mount" / path.replace("__", "/").strip("/")
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "cpu.stat").write_text(text)
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process run on eight."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        (None, 8),
+        ("max 100000", 8),
+        ("", 8),
+        ("nonsense", 8),
+        ("100000 100000", 1),
+        ("20000 100000", 1),
+        ("150000 100000", 2),
+        ("100000000 100000", 8),
+    ],
+)
+@pytest.mark.usefixtures("eight_cores")
+def test_cores_are_what_the_affinity_and_the_quota_allow(kernel: Path, quota: str | None, expected: int) -> None:
+    (kernel / "membership").write_text("0::/job\n")
+    (kernel / "mount" / "job").mkdir()
+    if quota is not None:
+        (kernel / "mount" / "job" / "cpu.max").write_text(quota)
+    assert cores() == expected
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_of_several_quotas_the_tightest_counts_whoever_has_it(kernel: Path) -> None:
+    (kernel / "membership").write_text("0::/slice/job\n")
+    (kernel / "mount" / "slice" / "job").mkdir(parents=True)
+    (kernel / "mount" / "slice" / "cpu.max").write_text("300000 100000")
+    (kernel / "mount" / "slice" / "job" / "cpu.max").write_text("500000 100000")
+    assert cores() == 3
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("-1", 8), ("250000", 3)])
+@pytest.mark.usefixtures("eight_cores")
+def test_a_quota_of_the_first_version_of_cgroups(kernel: Path, quota: str, expected: int) -> None:
+    (kernel / "membership").write_text("4:cpu:/\n")
+    (kernel / "mount" / "cpu").mkdir()
+    (kernel / "mount" / "cpu" / "cpu.cfs_quota_us").write_text(quota)
+    (kernel / "mount" / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert cores() == expected
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_without_a_membership_all_of_the_affinity_are_cores(kernel: Path) -> None:
+    assert not (kernel / "membership").exists()
+    assert cores() == 8
 
 
 def test_a_quota_around_the_own_cgroup_counts(kernel: Path) -> None:

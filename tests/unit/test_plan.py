@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dpdoctor import cgroup
 from dpdoctor.catalog import ABLATIONS
 from dpdoctor.cli import _plan
 from dpdoctor.cli._plan import Options, describe, make_spec
@@ -38,7 +39,7 @@ CORES = 6
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Stand in a directory with a script and a package, on a machine of six cores without a GPU."""
-    monkeypatch.setattr(machine, "cores", lambda: CORES)
+    monkeypatch.setattr(cgroup, "cores", lambda: CORES)
     monkeypatch.setattr(machine, "gpus", lambda: ((), None))
     monkeypatch.setattr(machine, "num_cuda_devices", lambda: 0)
     monkeypatch.setattr(machine, "command", lambda name: None if name == "absent" else f"/bin/{name}")
@@ -150,7 +151,7 @@ def test_the_baseline_alone_gets_all_cores() -> None:
 
 
 def test_on_one_core_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: 1)
+    monkeypatch.setattr(cgroup, "cores", lambda: 1)
     assert plan().modes[1].world_size == 1
 
 

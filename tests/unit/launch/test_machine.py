@@ -12,46 +12,11 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from dpdoctor import cgroup
 from dpdoctor.launch import machine
 from dpdoctor.spec import Gpu
 
-ALLOWED = len(os.sched_getaffinity(0))
 GPUS = tuple(Gpu(name="Example", uuid=f"GPU-{i}", memory_bytes=1) for i in range(4))
-
-
-@pytest.mark.parametrize(
-    ("quota", "expected"),
-    [
-        (None, ALLOWED),
-        ("max 100000", ALLOWED),
-        ("", ALLOWED),
-        ("nonsense", ALLOWED),
-        ("100000 100000", 1),
-        ("20000 100000", 1),
-        ("150000 100000", min(ALLOWED, 2)),
-        ("100000000 100000", ALLOWED),
-    ],
-)
-def test_cores_are_what_the_affinity_and_the_cgroup_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str | None, expected: int
-) -> None:
-    path = tmp_path / "cpu.max"
-    if quota is not None:
-        path.write_text(quota)
-    monkeypatch.setattr(machine, "_CPU_QUOTAS", ((path,),))
-    assert machine.cores() == expected
-
-
-@pytest.mark.parametrize(("quota", "expected"), [("-1", 8), ("250000", 3)])
-def test_a_quota_of_the_first_version_of_cgroups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    files = (tmp_path / "quota", tmp_path / "period")
-    for file, text in zip(files, (quota, "100000"), strict=True):
-        file.write_text(text)
-    monkeypatch.setattr(machine, "_CPU_QUOTAS", ((tmp_path / "cpu.max",), files))
-    assert machine.cores() == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +44,7 @@ def test_the_fingerprint_tells_what_must_be_alike(tmp_path: Path) -> None:
     script.write_text("print()")
     found = machine.fingerprint(script, machine.package_versions())
     assert found.script_sha256 == hashlib.sha256(b"print()").hexdigest()
-    assert found.cores == machine.cores() >= 1
+    assert found.cores == cgroup.cores() >= 1
     assert found.memory_bytes > 0
     assert found.python == platform.python_version()
     assert {"torch", "numpy"} <= set(found.packages)
