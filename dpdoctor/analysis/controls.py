@@ -226,11 +226,12 @@ def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
 def _tells(share: Figure) -> bool:
     """Return whether windows tell dpdoctor's own share of a step better than what one hook costs does.
 
-    Where unwatched steps take longer, they hold what is left out of others, such as an evaluation without a loader.
+    They do where it is known to be something, or well. Where unwatched steps take longer, they hold what is left out of
+    others, such as an evaluation without a loader.
     """
     if share.value is None or share.low is None or share.high is None:
         return False
-    return share.high >= 0 and stats.half_width(share) <= MOST_SHARE
+    return share.low > 0 or (share.high >= 0 and stats.half_width(share) <= MOST_SHARE)
 
 
 def _measured(mode: ModeSummary, unwatched: Figure) -> ModeSummary:
