@@ -302,7 +302,7 @@ class TestUnknown:
             # Windows that lie apart say less than what one hook costs, of which 5 ms of a step are made here.
             ((60, 98, 110), 640, 640, 640 / 0.95, ""),
             # Or tell that it is something, which may be much: 10%, give or take 7.
-            ((87.2, 90, 92.8), 640, 640, 640 / (1 - 0.1 - 0.069557), ""),
+            ((87.2, 90, 92.8), 640, 640, 640 / (1 - 0.1 - 0.0695557), ""),
             # They hold what full ones do not.
             ((120, 120, 120), 640, 640, 640 / 0.95, ""),
         ],
