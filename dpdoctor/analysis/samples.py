@@ -231,8 +231,8 @@ DRAWN_ALIKE = (
     "enter the model are not: if it picks the samples, ranks train on the same ones. Seed it by the rank{}"
 )
 ALIKE_BY_SEED = (
-    "ranks train on the same samples here, and the script does not seed {}: its own processes may draw other samples "
-    "on each rank. Give --seed-per-rank, which draws as they do"
+    "ranks train on the same samples here, and the script does not seed {} with a number of its own: its own processes "
+    "may draw other samples on each rank. Give --seed-per-rank, which draws as they do"
 )
 ASKS_RANK = (
     "ranks train on the same samples here, where {} asks for its rank, and dpdoctor answers as if there were one "

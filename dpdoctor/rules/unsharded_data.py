@@ -32,8 +32,8 @@ OF_A_DATASET = (
 )
 OR_OPTION = ", or give --seed-per-rank"
 OF_OUR_SEED = (
-    "give --seed-per-rank: the script does not seed {}, and dpdoctor's seed may be all that makes ranks draw the same "
-    "samples; processes of its own draw apart"
+    "give --seed-per-rank: the script does not seed {} with a number of its own, and dpdoctor's seed may be all that "
+    "makes ranks draw the same samples; processes of its own draw apart"
 )
 ASKS_RANK = "{} asks for its rank, and dpdoctor answers as if there were one process."
 TO_BE_OBSERVED = "profile with --modes native: under torchrun, where it is told its rank, the script may draw apart"

@@ -34,9 +34,9 @@ DRAWN_ALIKE = (
     "has data of its own, ranks share samples, each of which the throughput counts once for every rank"
 )
 APART = (
-    "in the first steps all ranks drew the same samples; random numbers that the script does not seed ({}) were alike "
-    "on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the script would. What was drawn "
-    "before, such as the order of an epoch, stayed the same"
+    "in the first steps all ranks drew the same samples; random numbers that the script does not seed with a number of "
+    "its own ({}) were alike on all ranks only by dpdoctor's seed, and are drawn apart since, as processes of the "
+    "script would. What was drawn before, such as the order of an epoch, stayed the same"
 )
 ONE_BATCH = (
     "every step of every rank trains on one and the same batch. Where it stands in for others, as made-up data do, go "

@@ -55,9 +55,9 @@ class Sources:
 SAME_SAMPLES = "all ranks train on the same samples"
 COUNTED_ONCE = ", which are counted once"
 DRAWN_BEFORE = (
-    ". Random numbers that the script does not seed were drawn apart since the first steps: where it had drawn its "
-    "order of samples by them before, processes of its own would not be alike, and --seed-per-rank shows that where it "
-    "draws once it has built its optimizer"
+    ". Random numbers that the script does not seed with a number of its own were drawn apart since the first steps: "
+    "where it had drawn its order of samples by them before, processes of its own would not be alike, and "
+    "--seed-per-rank shows that where it draws once it has built its optimizer"
 )
 RANK_HIDDEN = ". {} asks for its rank, and dpdoctor answers as if there were one process"
 

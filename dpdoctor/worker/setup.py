@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.machinery import SourceFileLoader
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -42,6 +43,8 @@ _OURS = ("torch", "numpy", "dpdoctor")
 _BETWEEN = ("torch._compile", "torch._dynamo.eval_frame")
 # Of generators that a script makes the first ones are looked at; it may make one for each sample.
 MOST_OWN = 8
+# Functions that scripts draw a seed by, and whose numbers they draw.
+_WHOLE_NUMBERS = (("random", random, "randint"), ("random", random, "randrange"), ("numpy", np.random, "randint"))
 _IMPORT_SYSTEM = SourceFileLoader.exec_module.__code__.co_filename
 
 
@@ -154,7 +157,7 @@ _STATES: dict[str, Callable[[], object]] = {
 
 
 class Seeding:
-    """Knows the generators that the script seeds.
+    """Knows the generators that the script seeds, by another number than one that it drew.
 
     Those that it does not seed are seeded by dpdoctor, so that every mode begins with the same model; processes of the
     script's own would draw apart from them.
@@ -169,6 +172,9 @@ class Seeding:
         self._at_first: dict[str, int] = {}
         # Generators of numpy's that the script made from a seed; numpy has no weak references to them.
         self._own: list[np.random.Generator] = []
+        # The last whole number of each generator that the script does not seed, and by what its functions are restored.
+        self._drawn: dict[str, object] = {}
+        self._patches: Patches | None = None
         self._is_importing = False
         self.is_apart = False
 
@@ -193,10 +199,17 @@ class Seeding:
             for name in fills.keys() & vars(module).keys():
                 patches.replace(module, name, self._filling(fills[name]))
 
+        for name, owner, attribute in _WHOLE_NUMBERS:
+            patches.replace(owner, attribute, self._drawing(name, owner, attribute))
+        self._patches = patches
+        if self._rank:
+            register_after_fork(self, Seeding._draw_apart_in_child)
+
     def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
-            if name not in self._by_script and not _is_ours(_caller(sys._getframe(1))):
+            is_own = not self._is_drawn(*args, **kwargs)
+            if is_own and name not in self._by_script and not _is_ours(_caller(sys._getframe(1))):
                 self._by_script.add(name)
             return original(*args, **kwargs)
 
@@ -206,12 +219,42 @@ class Seeding:
         @functools.wraps(original)
         def default_rng(seed: Any = None) -> np.random.Generator:
             made = original(seed)
-            is_seeded = seed is not None and made is not seed
+            is_seeded = seed is not None and made is not seed and not self._is_drawn(seed)
             if is_seeded and len(self._own) < MOST_OWN and not _is_ours(_caller(sys._getframe(1))):
                 self._own.append(made)
             return made
 
         return default_rng
+
+    def _drawing(self, name: str, owner: ModuleType, attribute: str) -> Callable[..., Any]:
+        """Return a function that draws a whole number, which is kept until the next one unless the script seeds it."""
+        original = getattr(owner, attribute)
+
+        @functools.wraps(original)
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            number = original(*args, **kwargs)
+            if name not in self._by_script:
+                self._drawn[name] = number
+            return number
+
+        draw.__module__, draw.__qualname__ = owner.__name__, attribute  # by which it is pickled
+        return draw
+
+    def _let_draw(self) -> None:
+        """See no more of what is drawn: a seed comes before the model."""
+        if self._patches is not None:
+            for _, owner, attribute in _WHOLE_NUMBERS:
+                self._patches.restore(owner, attribute)
+            self._patches = None
+
+    def _is_drawn(self, seed: Any = None, *_: Any, **__: Any) -> bool:
+        """Return whether a seed is a number that the script drew before: processes of its own would draw others."""
+        return isinstance(seed, int) and any(isinstance(n, int) and n == seed for n in self._drawn.values())
+
+    def _draw_apart_in_child(self) -> None:
+        """Let a process that the script forks draw numbers of its own: it inherits what is alike on all ranks."""
+        for name, state in _digests(self.unseeded).items():
+            _SOWERS[name](state + self._rank)
 
     @contextmanager
     def passing_over(self, names: Collection[str] = tuple(_SOWERS)) -> Iterator[None]:
@@ -228,6 +271,7 @@ class Seeding:
 
         @functools.wraps(fill)
         def filling(*args: Any, **kwargs: Any) -> Any:
+            self._let_draw()
             with self.passing_over():
                 return fill(*args, **kwargs)
 

@@ -55,8 +55,9 @@ def test_the_time_beside_samples_and_how_far_ahead_they_are_fetched_make_them_no
     assert findings(done)[0] == "unsharded_data"
 
 
-def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
-    done = profile("unseeded_pairs.py", *DDP)
+@pytest.mark.parametrize("args", [(), ("drawn",)])
+def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile, args):
+    done = profile("unseeded_pairs.py", *DDP, args=args)
     mode = done.mode("ddp")
     first, last = ([done.printed("ddp", rank).splitlines()[place] for rank in (0, 1)] for place in (0, -1))
     assert first[0] == first[1]
@@ -65,6 +66,13 @@ def test_numbers_that_only_dpdoctor_seeded_are_drawn_apart(profile):
     assert mode["batch"]["global"] == 8
     assert "unsharded_data" not in findings(done)
     assert any("does not seed" in warning for warning in mode["conversion"]["warnings"])
+
+
+def test_what_a_process_that_the_script_forks_draws_is_apart_from_the_first(profile):
+    done = profile("unseeded_pairs.py", *ONE_WINDOW, args=["forked"])
+    assert not {*done.printed("ddp", 0).splitlines()} & {*done.printed("ddp", 1).splitlines()}
+    assert done.mode("ddp")["batch"]["global"] == 8
+    assert "unsharded_data" not in findings(done)
 
 
 def test_numbers_that_the_script_seeds_stay_alike(profile):

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -154,6 +156,42 @@ def test_states_tell_of_generators_that_the_script_makes_from_a_seed(seeding: Se
     assert seeding.states() == before
     generator.integers(10)
     assert seeding.states() != before
+
+
+def test_a_seed_that_the_script_drew_is_no_number_of_its_own(seeding: Seeding) -> None:
+    number = random.randint(1, 10**6)
+    for sow in (random.seed, np.random.seed, torch.manual_seed, np.random.default_rng):
+        sow(number)
+    assert len(seeding.unseeded) == 3
+    assert seeding.states() == {}
+    torch.manual_seed(number + 1)
+    assert seeding.unseeded == ("numpy", "random")
+
+
+def test_a_seed_drawn_from_what_the_script_seeds_is_its_own(seeding: Seeding) -> None:
+    random.seed(3)
+    torch.manual_seed(random.randint(1, 10**6))
+    assert seeding.unseeded == ("numpy",)
+
+
+@pytest.mark.usefixtures("seeding")
+def test_what_is_drawn_is_seen_until_there_is_a_model() -> None:
+    draw = random.randint
+    assert pickle.loads(pickle.dumps(draw)) is draw
+    nn.Linear(1, 1)
+    assert random.randint is not draw
+    assert random.randint == random._inst.randint  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("seeding")
+def test_a_forked_process_draws_apart_from_those_of_other_ranks() -> None:
+    np.random.seed(3)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=lambda: sender.send(drawn()))
+    process.start()
+    apart = receiver.recv()
+    process.join()
+    assert [one == other for one, other in zip(apart, drawn(), strict=True)] == [False, True, False]
 
 
 def test_only_what_is_named_is_drawn_apart(seeding: Seeding) -> None:
