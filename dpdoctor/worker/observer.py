@@ -112,6 +112,7 @@ class Observer(ABC):
         self._loaders = self._make_loaders()
         self._loaders.evaluations = self._evaluations
         self._loaders.is_evaluating = self._wrapping.is_evaluating
+        self._loaders.draws_apart = lambda: "torch" in self._seeding.unseeded
         self._loaders.has_begun = lambda: self._optimizers.any_seen or self._wrapping.without_optimizer
         self._steplog = StepLog(
             self._clock, self._phases, self._tally, self._recorder, heartbeat, hook_cost(self._clock)

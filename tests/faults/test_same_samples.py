@@ -75,6 +75,14 @@ def test_what_a_process_that_the_script_forks_draws_is_apart_from_the_first(prof
     assert "unsharded_data" not in findings(done)
 
 
+@pytest.mark.parametrize(("args", "samples"), [((), 8), (("seeded",), 4)])
+def test_workers_of_a_stream_draw_apart_unless_the_script_seeds_torch(profile, args, samples):
+    done = profile("unseeded_stream.py", *ONE_WINDOW, args=args)
+    first, second = ({*done.printed("ddp", rank).splitlines()} for rank in (0, 1))
+    assert bool(first & second) is (args == ("seeded",))
+    assert done.mode("ddp")["batch"]["global"] == samples
+
+
 def test_numbers_that_the_script_seeds_stay_alike(profile):
     done = profile("unseeded_pairs.py", *DDP, args=["seeded"])
     mode = done.mode("ddp")

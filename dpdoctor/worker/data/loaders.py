@@ -67,6 +67,7 @@ class Loaders:
         is_evaluating: tells whether the script's models are in eval mode.
         has_begun: tells whether the script has built an optimizer or run a backward pass.
         handed: is given what a loader gives for training, and whether that may be ahead of it; None: nobody is.
+        draws_apart: tells whether processes of the script's own would draw other numbers by torch on each rank.
         evaluations: is told when the thread that trains asks a loader for a batch; None: nobody is.
     """
 
@@ -90,6 +91,7 @@ class Loaders:
         self.draws = Draws()
         self.is_evaluating: Callable[[], bool] = lambda: False
         self.has_begun: Callable[[], bool] = lambda: True
+        self.draws_apart: Callable[[], bool] = lambda: False
         self.handed: Callable[..., None] | None = None
         self._begins: Callable[[], None] | None = None
         self.evaluations: Evaluations | None = None
@@ -132,7 +134,8 @@ class Loaders:
         def begun(loader: DataLoader[Any]) -> Any:
             if loader._iterator is not None:  # of persistent workers: torch asks for the sampler but once
                 loader._iterator._index_sampler = loader._index_sampler
-            return begin(loader)
+            with self._stream_apart(loader):
+                return begin(loader)
 
         def timed_iter(loader: DataLoader[Any]) -> Any:
             if self._begins is not None:
@@ -296,6 +299,20 @@ class Loaders:
             np.random.seed(seed)
             random.seed(seed)
             yield
+
+    @contextlib.contextmanager
+    def _stream_apart(self, loader: DataLoader[Any]) -> Iterator[None]:
+        """Have workers that read a stream begin with a seed of this rank's own, as those of the script's own would."""
+        begins = loader.num_workers and loader._iterator is None and isinstance(loader.dataset, IterableDataset)
+        if not (begins and self._rank and self.reseeds and loader.generator is None and self.draws_apart()):
+            yield
+            return
+        seed = int(torch.empty((), dtype=torch.int64).random_())  # torch draws one, too
+        loader.generator = torch.Generator().manual_seed(seed + self._rank)
+        try:
+            yield
+        finally:
+            loader.generator = None
 
     def _meet(self, loader: DataLoader[Any], sampler: Any, fail: Callable[[str], NoReturn]) -> int:
         """Return the number of a loader whose iteration begins; note it at its first."""
