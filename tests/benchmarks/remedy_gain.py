@@ -154,10 +154,11 @@ def _expression(text: str) -> ast.expr:
 
 def _apply(remedy: Remedy, script: Path) -> None:
     edit = _Edit(remedy)
-    tree = ast.fix_missing_locations(edit.visit(ast.parse(script.read_text())))
+    tree = edit.visit(ast.parse(script.read_text()))
     if edit.missing:
         sys.exit(f"cannot apply {remedy} to {script}")
-    script.write_text(f"import whole_batch\n{ast.unparse(tree)}")
+    tree.body.insert(1, ast.Import([ast.alias("whole_batch")]))  # behind the docstring, which the script prints
+    script.write_text(ast.unparse(ast.fix_missing_locations(tree)))
     shutil.copy(Path(__file__).with_name("whole_batch.py"), script.parent)
 
 
