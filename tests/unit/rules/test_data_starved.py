@@ -426,7 +426,7 @@ def test_what_a_dataset_does_for_an_item_is_to_be_cheaper_where_neither_transfor
     ("shares", "named", "remedy"),
     [
         ((0.31, 0.29, 0.24), 0.84, "make RandomAffine, ToTensor and Normalize cheaper, which are 84% of a fetch"),
-        ((0.2, 0.3, 0.14), 0.5, "make ToTensor and RandomAffine cheaper, which are 50% of a fetch"),
+        ((0.2, 0.3, 0.14), 0.5, "make RandomAffine and ToTensor cheaper, which are 50% of a fetch"),
         ((0.7, 0.2, 0.05), 0.7, "make RandomAffine cheaper, which is 70% of a fetch"),
         # What the dataset does beside them takes longer than all.
         ((0.2, 0.15, 0.1), 0.5, "make loading an item of Digits cheaper, which is 50% of a fetch"),
