@@ -238,10 +238,12 @@ def _measured(mode: ModeSummary, unwatched: Figure) -> ModeSummary:
     """Return a mode whose own cost was measured within its launch: its rate is that of the unwatched steps if that is
     too much, else intervals reach that.
     """
-    share = mode.observer_overhead
-    if is_too_much(share):
+    most = mode.observer_overhead.high
+    if is_too_much(mode.observer_overhead):
         return _corrected(mode, unwatched)
-    return _faster_alone(mode, 1 / (1 - max(0.0, share.high or 0.0)))
+    if most is None or most >= 1:
+        return _withheld(mode, NOT_KNOWN)
+    return _faster_alone(mode, 1 / (1 - max(0.0, most)))
 
 
 def _share(cost: Figure, step: Figure) -> Figure:

@@ -340,7 +340,11 @@ def _own_cost(name: str, mode: ModeSummary) -> Iterator[str]:
     """Yield that watching takes, or may take, much of a step, and which figures it is in."""
     share = mode.observer_overhead
     if is_too_much(share):
-        bare = "one device is that of its bare launches" if mode.native is None else f"{mode_label(name)} is unwatched"
+        bare = (
+            "one device is that of its bare launches"
+            if mode.native is None
+            else f"{mode_label(name)} is of unwatched steps"
+        )
         yield sentence(
             f"The rate of {bare}; its step and what it consists of were watched, which takes "
             f"{units.share(share.value or 0.0)} of it"

@@ -298,7 +298,13 @@ class TestUnknown:
             # A step of 100 ms takes 98 without the hooks, give or take nothing: intervals reach that.
             ((98, 98, 98), 640, 640, 640 / 0.98, ""),
             # Or 80, which is the rate then.
-            ((80, 80, 80), 800, 800, 800, "The rate of native is unwatched; its step and what it consists of were"),
+            (
+                (80, 80, 80),
+                800,
+                800,
+                800,
+                "The rate of native is of unwatched steps; its step and what it consists of were",
+            ),
             # Windows that lie apart say less than what one hook costs, of which 5 ms of a step are made here.
             ((60, 98, 110), 640, 640, 640 / 0.95, ""),
             # Or tell that it is something, which may be much: 10%, give or take 7.
@@ -316,6 +322,13 @@ class TestUnknown:
         told = [line for line in limits(found) if "watched" in line]
         assert "".join(told).startswith(said)
         assert bool(told) == bool(said)
+
+    def test_where_watching_may_take_all_of_a_step_no_rate_is_known(self) -> None:
+        # 53% of a step, give or take 52.
+        found = analyse(specs.run({NATIVE: [launch(*in_turns((26, 47, 68)), mode="native")]})).summary
+        share, rate = found.modes["native"].observer_overhead, found.modes["native"].throughput
+        assert (share.low, share.high) == pytest.approx((0.0083, 1.0517), abs=1e-4)
+        assert (rate.value, rate.reason) == (None, NOT_KNOWN)
 
     def test_a_control_that_failed_says_why(self) -> None:
         failed = launch(mode="bare", status="failed", reason="the script raised OSError")
