@@ -164,7 +164,7 @@ def test_the_number_to_set_is_named_with_what_it_gives() -> None:
     assert any("RandomAffine" in line and "49%" in line for line in found.evidence)
 
 
-@pytest.mark.parametrize(("best_s", "is_measured"), [(0.070, True), (0.060, False)])
+@pytest.mark.parametrize(("best_s", "is_measured"), [(0.070, True), (0.068, True), (0.060, False)])
 def test_the_gain_of_one_worker_is_the_measured_one(best_s: float, is_measured: bool) -> None:
     predictions = (cases.prediction(1, 0.0705, 0.01), cases.prediction(1, best_s, 0.01, 4))
     loader = cases.loader(predictions=predictions, advice=predictions[1])
