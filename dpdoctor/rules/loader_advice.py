@@ -229,8 +229,8 @@ def _cheaper(parts: Mapping[str, float]) -> str:
     share = units.share(sum(parts.values()))
     are, it, its = ("are", "them", "their") if len(parts) > 1 else ("is", "it", "its")
     return (
-        f"make {_listed(parts)} cheaper, which {are} {share} of a fetch: do {it} for a whole batch at once, on the "
-        f"device, or where {its} result is always the same, once, and store that"
+        f"make {_listed(parts)} cheaper, which {are} {share} of a fetch: do {it} for whole batches, on the device, or "
+        f"store {its} result where it is always the same"
     )
 
 
