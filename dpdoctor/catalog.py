@@ -95,7 +95,7 @@ ABLATIONS = (
     ),
     Ablation(
         name="unwatched",
-        what="dpdoctor sees nothing but the ends of steps",
+        what="of half the steps dpdoctor sees nothing but the ends",
         needs="mode `native`, and steps so short that it matters",
     ),
 )

@@ -41,6 +41,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             on the thread that trains, the others being torch's own or another thread's.
         reconciled: the samples drawn are to be found in what entered the model; false: tensors of other sizes did.
         interrupted: another optimizer took many steps in it, too; it is none that the script usually does.
+        watched: more than its end was seen; false: nothing else of it is known.
     """
 
     step: int
@@ -59,6 +60,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     collectives: int | None = None
     called: int | None = None
     interrupted: bool = False
+    watched: bool = True
 
 
 class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ OTHER_PROGRAM = (
 )
 # Where all of its interval is above this share of a step, figures are not the script's.
 MOST_SHARE = 0.05
+# A rate that watched steps made is right to this share.
+LEAST_CORRECTED = 0.01
 # Where the interval reaches this share of a step, it says too little.
 WIDEST = 0.2
 # Where launches of one program are further apart than this, so may modes be that are the same.
@@ -166,15 +168,16 @@ def with_own_cost(modes: dict[str, ModeSummary], cost: Figure, bare: Sequence[Fi
     """
     baseline = modes.get(BASELINE)
     if baseline is None or baseline.step.value is None:
-        return {name: _estimated(mode, NO_BASELINE) for name, mode in modes.items()}
+        return _with_estimates(modes, NO_BASELINE)
     if cost.value is None:
-        return {name: _estimated(mode, cost.reason) for name, mode in modes.items()}
+        return _with_estimates(modes, cost.reason)
     shares = {name: _share(cost, mode.step) for name, mode in modes.items()}
     changed = {name: replace(mode, observer_overhead=shares[name]) for name, mode in modes.items()}
     if is_too_much(shares[BASELINE]):
         alone = stats.mean_interval([step.value or 0.0 for step in bare], "s", scope="launches")
         return {
-            name: _corrected(mode, alone) if name == BASELINE else _too_much(mode) for name, mode in changed.items()
+            name: _with_rate_of(_too_much(mode), alone) if name == BASELINE else _too_much(mode)
+            for name, mode in changed.items()
         }
     if is_unclear(shares[BASELINE]):
         return {name: _widened(mode, shares[BASELINE]) for name, mode in changed.items()}
@@ -207,6 +210,32 @@ def _seems_too_much(share: Figure) -> bool:
     return share.value is not None and share.value > MOST_SHARE and share.low is not None
 
 
+def has_unwatched_rate(mode: ModeSummary) -> bool:
+    """Return whether the rate of a script that distributes itself is that of its unwatched steps."""
+    share = mode.observer_overhead
+    if mode.native is None or share.value is None or share.low is None or share.high is None:
+        return False
+    return share.low > 0 and share.value > LEAST_CORRECTED and share.high < 1
+
+
+def _with_estimates(modes: Mapping[str, ModeSummary], reason: str | None) -> dict[str, ModeSummary]:
+    """Return modes whose own cost no bare launch tells, for that reason."""
+    found = {name: _estimated(mode, reason) for name, mode in modes.items()}
+    return {name: _compared_anew(mode, found.get(BASELINE), modes[name].speedup) for name, mode in found.items()}
+
+
+def _compared_anew(mode: ModeSummary, baseline: ModeSummary | None, watched: Figure) -> ModeSummary:
+    """Return a mode with the speedup of its rate, where either rate is now that of unwatched steps.
+
+    `watched`: the speedup of watched ones.
+    """
+    if baseline is None or watched.value is None or not (has_unwatched_rate(mode) or has_unwatched_rate(baseline)):
+        return mode
+    speedup = stats.ratio(mode.throughput, baseline.throughput, "x")
+    efficiency = replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
+    return replace(mode, speedup=speedup, scaling_efficiency=efficiency)
+
+
 def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:
     """Return a mode whose own cost is only that of the hooks; the reason says so beside the figure.
 
@@ -236,14 +265,13 @@ def _tells(share: Figure) -> bool:
 
 def _measured(mode: ModeSummary, unwatched: Figure) -> ModeSummary:
     """Return a mode whose own cost was measured within its launch: its rate is that of the unwatched steps if that is
-    too much, else intervals reach that.
+    something, and intervals of the others reach that; others are withheld where it is too much.
     """
-    most = mode.observer_overhead.high
-    if is_too_much(mode.observer_overhead):
-        return _corrected(mode, unwatched)
-    if most is None or most >= 1:
+    share = mode.observer_overhead
+    if share.high is None or share.high >= 1:
         return _withheld(mode, NOT_KNOWN)
-    return _faster_alone(mode, 1 / (1 - max(0.0, most)))
+    told = _too_much(mode) if is_too_much(share) else _faster_alone(mode, 1 / (1 - max(0.0, share.high)))
+    return _with_rate_of(told, unwatched) if has_unwatched_rate(mode) else told
 
 
 def _share(cost: Figure, step: Figure) -> Figure:
@@ -261,14 +289,13 @@ def _in_percent(share: Figure) -> str:
     return units.within(value, units.share(share.low), units.share(share.high))
 
 
-def _corrected(mode: ModeSummary, alone: Figure) -> ModeSummary:
+def _with_rate_of(mode: ModeSummary, alone: Figure) -> ModeSummary:
     """Return a mode with the rate of the steps that the script takes alone: they train on as many samples."""
-    withheld = _too_much(mode)
     samples = mode.batch.global_
     if samples is None:
-        return withheld
+        return mode
     rate = stats.ratio(Figure(value=samples, low=samples, high=samples, unit="samples"), alone, "samples/s")
-    return replace(withheld, throughput=replace(rate, scope=alone.scope, n=alone.n))
+    return replace(mode, throughput=replace(rate, scope=alone.scope, n=alone.n))
 
 
 def _widened(mode: ModeSummary, of_baseline: Figure) -> ModeSummary:

@@ -1,12 +1,13 @@
-"""What watching costs: steps with and without dpdoctor's hooks, in alternating windows of one process.
+"""What watching costs: steps with and without dpdoctor's hooks, in turns of windows of one process.
 
     python tests/benchmarks/observer_cost.py
     python tests/benchmarks/observer_cost.py --native  # two ranks of DistributedDataParallel
 
 A script of one linear stack, as deep as makes its steps last 20 ms and 2 ms here, is wrapped and proved as in a real
-`single` run; inside its measured window the hooks are then taken out and put back, window by window. Each pair of
-neighbouring windows gives one ratio; printed are the median ratio and its distribution-free 95% interval, of wall time
-and of CPU time. Bounds: 1% of a 20 ms step, 5% of a 2 ms step.
+`single` run; inside its measured window the hooks are then taken out and put back, window by window: plain steps are
+without any, unwatched ones are those of the ablation of that name, by which the rate of a native script is told. Each
+turn gives one ratio of either kind to plain ones; printed are the median ratio and its distribution-free 95% interval,
+of wall time and of CPU time. Bounds: 1% of a 20 ms step, 5% of a 2 ms step.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ WARMUP_STEPS = 20
 CALIBRATION_DEPTHS = (2, 34)
 CALIBRATION_STEPS = 100
 STEPS_S = (0.020, 0.002)
+KINDS = PLAIN, WATCHED, UNWATCHED = ("plain", "watched", "unwatched")
+CLOCKS = ("wall", "CPU")
+# Of a step, by kind and clock.
+Seconds = dict[tuple[str, str], float]
 
 
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, data: TensorDataset) -> Iterator[None]:
@@ -132,6 +137,7 @@ class Switch:
     """Takes the hooks out and puts them back: patched attributes, the wrapped call, the optimizers' hooks."""
 
     def __init__(self, rank: Observer) -> None:
+        self._seeing = rank._hooks
         self._redirects = [(module, module._compiled_call_impl) for module in rank._wrapping.modules]
         self._attributes: list[tuple[Any, str, Any, Any]] = [
             (owner, name, vars(owner)[name], original)
@@ -142,18 +148,22 @@ class Switch:
             for hooks in (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
         ]
 
-    def set(self, *, watched: bool) -> None:
-        """Switch to watched or plain steps."""
+    def set(self, kind: str) -> None:
+        """Switch to steps of one of KINDS."""
+        if self._seeing.are_out:
+            self._seeing.put_back()
         for owner, name, patched, original in self._attributes:
-            setattr(owner, name, patched if watched else original)
+            setattr(owner, name, original if kind == PLAIN else patched)
         for module, redirect in self._redirects:
-            module._compiled_call_impl = redirect if watched else None
+            module._compiled_call_impl = None if kind == PLAIN else redirect
         for hooks, saved in self._hooks:
             hooks.clear()
-            hooks.update(saved if watched else {})
+            hooks.update({} if kind == PLAIN else saved)
+        if kind == UNWATCHED:
+            self._seeing.take_out(sys.maxsize)
 
 
-def measure(step_s: float, pairs: int, window_s: float, directory: str) -> None:
+def measure(step_s: float, turns: int, window_s: float, directory: str) -> None:
     """Print the cost of watching steps of about `step_s` seconds."""
     torch.set_num_threads(1)
     model = stack(depth_for(step_s))
@@ -161,50 +171,48 @@ def measure(step_s: float, pairs: int, window_s: float, directory: str) -> None:
     script, data = distributed(model), make_data()
     optimizer = make_optimizer(script)
     # An iterator keeps the watched parts with which it began: plain windows have one of their own.
-    training = {watched: steps(script, optimizer, data) for watched in (True, False)}
+    training = {kind: steps(script, optimizer, data) for kind in KINDS}
     # Warm-up, the proof, the first uncounted step: from here on the hooks do what they do in a measured window.
     for _ in range(WARMUP_STEPS + 5):
-        next(training[True])
+        next(training[WATCHED])
     switch = Switch(rank)
     window_steps = max(4, round(window_s / step_s))
-    ratios: dict[str, list[float]] = {"wall": [], "CPU": []}
-    plain_s: dict[str, list[float]] = {"wall": [], "CPU": []}
-    for pair in range(pairs):
-        seconds: dict[str, dict[bool, float]] = {"wall": {}, "CPU": {}}
-        for watched in (False, True) if pair % 2 else (True, False):
-            switch.set(watched=watched)
-            next(training[watched])
+    found: list[Seconds] = []
+    for turn in range(turns):
+        seconds: Seconds = {}
+        for kind in KINDS[turn % len(KINDS) :] + KINDS[: turn % len(KINDS)]:
+            switch.set(kind)
+            next(training[kind])
             if dist.is_initialized():
                 dist.barrier()
             begin = time.perf_counter(), time.process_time()
             for _ in range(window_steps):
-                next(training[watched])
-            for kind, before, now in zip(seconds, begin, (time.perf_counter(), time.process_time()), strict=True):
-                seconds[kind][watched] = (now - before) / window_steps
+                next(training[kind])
+            for clock, before, now in zip(CLOCKS, begin, (time.perf_counter(), time.process_time()), strict=True):
+                seconds[kind, clock] = (now - before) / window_steps
             # As at a window's edge, outside of what is timed.
             rank._recorder.flush()
-        for kind, found in seconds.items():
-            ratios[kind].append(found[True] / found[False])
-            plain_s[kind].append(found[False])
-    estimate = rank._steplog.cost_ns
-    switch.set(watched=True)
+        found.append(seconds)
+    switch.set(WATCHED)
     rank._patches.undo()
     if not dist.is_initialized() or dist.get_rank() == 0:
-        tell(ratios, {kind: statistics.median(found) for kind, found in plain_s.items()}, window_steps, estimate)
+        tell(found, window_steps, rank._steplog.cost_ns)
 
 
-def tell(ratios: dict[str, list[float]], plain_s: dict[str, float], window_steps: int, estimate: float | None) -> None:
-    """Print what was found of steps that take `plain_s` unwatched, of each kind of time."""
-    for kind, found in ratios.items():
-        step_s = plain_s[kind]
-        figure = median_interval(found, "ratio")
-        value, low, high = (100 * (each - 1) for each in (figure.value, figure.low, figure.high))
-        own = "" if estimate is None else f"; dpdoctor's own estimate {100 * estimate * 1e-9 / step_s:.2f} %"
-        print(
-            f"step of {1e3 * step_s:.2f} ms {kind} time: watching costs {value:+.2f} % ({low:+.2f} to {high:+.2f}), "
-            f"{1e4 * step_s * value:.0f} us, {len(found)} pairs of {window_steps} steps{own}",
-            flush=True,
-        )
+def tell(found: list[Seconds], window_steps: int, estimate_ns: float | None) -> None:
+    """Print what was found in all turns, and what dpdoctor itself says that watching a step costs."""
+    for kind in (WATCHED, UNWATCHED):
+        for clock in CLOCKS:
+            step_s = statistics.median(turn[PLAIN, clock] for turn in found)
+            figure = median_interval([turn[kind, clock] / turn[PLAIN, clock] for turn in found], "ratio")
+            value, low, high = (100 * (each - 1) for each in (figure.value, figure.low, figure.high))
+            is_told = estimate_ns is not None and kind == WATCHED
+            own = f"; dpdoctor's own estimate {100 * estimate_ns * 1e-9 / step_s:.2f} %" if is_told else ""
+            print(
+                f"step of {1e3 * step_s:.2f} ms {clock} time, {kind}: {value:+.2f} % ({low:+.2f} to {high:+.2f}), "
+                f"{1e4 * step_s * value:.0f} us, {len(found)} turns of {window_steps} steps{own}",
+                flush=True,
+            )
 
 
 def start_ranks(options: list[str]) -> None:
@@ -227,22 +235,22 @@ def start_ranks(options: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--window", type=float, default=0.2, help="seconds per window")
     parser.add_argument("--native", action="store_true", help="two ranks of DistributedDataParallel")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--step", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.native:
-        start_ranks(["--pairs", str(args.pairs), "--window", str(args.window)])
+        start_ranks(["--turns", str(args.turns), "--window", str(args.window)])
     elif args.rank_of:
         dist.init_process_group("gloo")
-        measure(args.step, args.pairs, args.window, args.rank_of)
+        measure(args.step, args.turns, args.window, args.rank_of)
         dist.destroy_process_group()
     else:
         for step_s in STEPS_S:
             with tempfile.TemporaryDirectory() as directory:
-                measure(step_s, args.pairs, args.window, directory)
+                measure(step_s, args.turns, args.window, directory)
 
 
 if __name__ == "__main__":

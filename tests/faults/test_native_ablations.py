@@ -74,12 +74,14 @@ def test_steps_that_pass_unwatched_are_the_same_steps(profile, way):
         of = {window.window: window.ablation for window in rank.windows if window.kind == "measure" and window.complete}
         assert sorted(of.values()) == ["full"] * 3 + ["unwatched"] * 3
         assert [step.step for step in rank.steps] == list(range(1, len(rank.steps) + 1))
-        seen = {"full": set(), "unwatched": set()}
+        seen = {("full", True): set(), ("unwatched", True): set(), ("unwatched", False): set()}
         for step in rank.steps:
             if step.counted and step.window in of and not step.epoch_edge:
-                seen[of[step.window]].add((step.samples_drawn or step.samples_entered, step.called is None))
-        assert len(seen["full"]) == 1
-        assert seen["unwatched"] == {(0, True)}
+                told = step.samples_drawn or step.samples_entered, step.called, step.collectives
+                seen[of[step.window], step.watched].add(told)
+        assert len(seen["full", True]) == 1
+        assert seen["unwatched", True] == seen["full", True], "its steps are recorded as any others"
+        assert seen["unwatched", False] == {(0, None, None)}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What each ablation gains: its windows against the full ones of the same rounds.
 
 Windows of one round lie seconds apart, in shuffled order. So what drifts in the course of a run, such as a warming
-processor or a neighbour on the machine, falls out of the differences.
+processor or a neighbour on the machine, falls out of the differences. In windows of `unwatched` steps themselves take
+turns, four by four, so that what changes within seconds does as well.
 """
 
 from __future__ import annotations
@@ -93,7 +94,11 @@ def _ablation(name: str, launches: Sequence[LaunchFacts]) -> AblationSummary:
 
 
 def _seconds(launch: LaunchFacts, ablation: str) -> list[Pair]:
-    return [(full.seconds_per_step, without.seconds_per_step) for full, without in pairs(launch, ablation)]
+    """Return what steps take with and without, by steps in turns where a window holds both."""
+    return [
+        without.in_turns() or (full.seconds_per_step, without.seconds_per_step)
+        for full, without in pairs(launch, ablation)
+    ]
 
 
 def _why_unknown(name: str, launches: Sequence[LaunchFacts], *, measured_any: bool) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -79,6 +80,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """Return (seconds, steady steps) of the rank whose steps take longest."""
         slowest = max(self.ranks, key=lambda r: r.steady_s / len(r.steady))
         return slowest.steady_s, len(slowest.steady)
+
+    def in_turns(self) -> tuple[float, float] | None:
+        """Return the seconds of a steady step that was watched, and of one that was not, of the rank whose steps take
+        longest; None: they did not take turns.
+        """
+        steady = max(self.ranks, key=lambda r: r.steady_s / len(r.steady)).steady
+        watched, alone = ([s.duration_ns * NS for s in steady if s.watched is is_on] for is_on in (True, False))
+        return (statistics.fmean(watched), statistics.fmean(alone)) if watched and alone else None
 
     @property
     def is_measured(self) -> bool:

@@ -56,7 +56,7 @@ def _how_known(modes: dict[str, ModeSummary]) -> str:
     if any(figure.reason for figure in known) or not known:
         return "estimated from what one hook costs"
     if all(mode.native is not None for mode in modes.values()):
-        return "measured in turns with windows in which its hooks were out"
+        return "measured in turns with steps in which its hooks were out"
     return "beyond that of the bare script, launched before and after"
 
 

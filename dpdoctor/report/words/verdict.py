@@ -14,7 +14,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeSummary, RunSummary
 from dpdoctor.analysis.analyse import EDGES_ARE_STEADY, together
 from dpdoctor.analysis.base.summary import why_withheld
-from dpdoctor.analysis.controls import MOST_SHARE, is_too_much, is_unclear
+from dpdoctor.analysis.controls import MOST_SHARE, has_unwatched_rate, is_too_much, is_unclear
 from dpdoctor.report.blocks import Headline
 from dpdoctor.report.text import (
     by_reason,
@@ -339,7 +339,7 @@ def _files(summary: RunSummary) -> Iterator[str]:
 def _own_cost(name: str, mode: ModeSummary) -> Iterator[str]:
     """Yield that watching takes, or may take, much of a step, and which figures it is in."""
     share = mode.observer_overhead
-    if is_too_much(share):
+    if is_too_much(share) or has_unwatched_rate(mode):
         bare = (
             "one device is that of its bare launches"
             if mode.native is None
@@ -349,7 +349,7 @@ def _own_cost(name: str, mode: ModeSummary) -> Iterator[str]:
             f"The rate of {bare}; its step and what it consists of were watched, which takes "
             f"{units.share(share.value or 0.0)} of it"
         )
-    if is_unclear(share):
+    elif is_unclear(share):
         yield sentence(
             f"Watching the script may take {units.share(share.value or 0.0)} of each step ({interval_text(share)}): "
             "the intervals of rates and speedups hold what it may reach alone"

@@ -1,4 +1,4 @@
-"""dpdoctor's hooks in a step, which are taken out for a window: what a step takes less then is what they cost."""
+"""dpdoctor's hooks in a step, which are taken out in turns: what a step takes less then is what they cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Hooks:
     """While they are out, what torch and the script call lets everything pass, and only the ends of steps are noted.
 
     `own_share` is what they take of a step by what one of them costs; None: it is not known. `on_step` is called when
-    as many steps have ended as `begin` was told, and takes them by `passed`.
+    as many steps have ended as `take_out` or `begin` was told, and takes them by `passed`.
+
+    Attributes:
+        in_turns: whether they are taken out and put back in turns.
     """
 
     def __init__(  # noqa: PLR0917 - the parts that they are of
@@ -53,6 +56,7 @@ class Hooks:
         self._begin_ns = self._due = 0
         self._ends: list[int] = []
         self._edges: set[int] = set()
+        self.in_turns = False
 
     @property
     def are_out(self) -> bool:
@@ -68,12 +72,12 @@ class Hooks:
             return SEVERAL
         return None if self._tally.is_steady else NOT_ALIKE
 
-    def take_out(self) -> None:
-        """Let everything pass from the next step on."""
+    def take_out(self, num_steps: int = 1) -> None:
+        """Let everything pass from the next step on, and call when so many have ended."""
         self._phases.lets_pass = True
         self._loaders.let_pass(self._begins)
         self._optimizers.only_ends(self._ended)
-        self.begin(1)
+        self.begin(num_steps)
 
     def put_back(self) -> None:
         """See everything again from the next step on."""

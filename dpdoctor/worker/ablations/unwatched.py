@@ -1,4 +1,4 @@
-"""unwatched: dpdoctor sees nothing but the ends of steps."""
+"""unwatched: dpdoctor sees nothing but the ends of steps, in turns with steps that it watches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ class Unwatched(Ablation):
         return context.hooks.unfit()
 
     def begin(self, context: AblationContext) -> None:
-        """Take the hooks out."""
+        """Take the hooks out, and have turns begin."""
         context.hooks.take_out()
+        context.hooks.in_turns = True
 
     def end(self, context: AblationContext) -> Fault | None:
         """Put them back."""
+        context.hooks.in_turns = False
         context.hooks.put_back()
         return None
 

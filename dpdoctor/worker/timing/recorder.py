@@ -86,10 +86,9 @@ class StepLog:
     def passed(self, window: int, begin_ns: int, end_ns: int, *, counted: bool, is_edge: bool) -> None:
         """Note a step of which nothing was seen but its end, and whether a loader began in it."""
         notes = Notes(begin_ns, end_ns, [], self._phases.num_phases)
-        consumed = Counted(samples_drawn=0, samples_entered=0, micro_batches=0, epoch_edge=is_edge)
         self.num_steps += 1
         self.last_ns = end_ns
-        self._recorder.step(_record, self.num_steps, window, counted, notes, consumed, None, None)
+        self._recorder.step(_unwatched, self.num_steps, window, counted, notes, is_edge)
         self._heartbeat.beat(self.num_steps, self._samples, end_ns)
         if counted:
             self._durations.append(end_ns - begin_ns)
@@ -140,6 +139,22 @@ def _record(  # noqa: PLR0917 - by place it takes less of a step
         collectives=collectives,
         called=called,
         interrupted=consumed.interrupted,
+    )
+
+
+def _unwatched(step: int, window: int, counted: bool, notes: Notes, is_edge: bool) -> StepRecord:
+    return StepRecord(
+        step=step,
+        window=window,
+        begin_ns=notes.begin_ns,
+        duration_ns=notes.duration_ns,
+        phases_ns=notes.phases_ns(),
+        samples_drawn=0,
+        samples_entered=0,
+        micro_batches=0,
+        epoch_edge=is_edge,
+        counted=counted,
+        watched=False,
     )
 
 

@@ -124,14 +124,18 @@ def test_more_launches_of_both_kinds_leave_less_doubt() -> None:
 NATIVE = replace(specs.mode_spec("native", 2), launcher=("torchrun",))
 
 
-def in_turns(unwatched_ms: Sequence[float]) -> list[Rank]:
-    """Return two ranks whose steps take 100 ms, of which hooks say that they take 5, in turns with unwatched ones."""
+UNWATCHED_RATE = "The rate of native is of unwatched steps; its step and what it consists of were watched"
+
+
+def in_turns(unwatched_ms: Sequence[float], world_size: int = 2) -> list[Rank]:
+    """Return ranks whose steps take 100 ms, of which hooks say that they take 5, in turns with unwatched ones."""
     steps, windows = [], []
     for turn, ms in enumerate(unwatched_ms, 1):
         for number, ablation, each_ms in ((2 * turn, "full", 100), (2 * turn + 1, "unwatched", ms)):
             steps += [step(each_ms, window=number)] * 4
             windows.append(window(4 * each_ms, window=number, round=turn, ablation=ablation))
-    return [rank(steps, windows, observer_ns=5e6, index=index, world_size=2) for index in range(2)]
+    how = {"observer_ns": 5e6, "world_size": world_size}
+    return [rank(steps, windows, index=index, **how) for index in range(world_size)]
 
 
 class TestTooMuch:
@@ -295,20 +299,15 @@ class TestUnknown:
     @pytest.mark.parametrize(
         ("unwatched_ms", "rate", "low", "high", "said"),
         [
-            # A step of 100 ms takes 98 without the hooks, give or take nothing: intervals reach that.
-            ((98, 98, 98), 640, 640, 640 / 0.98, ""),
-            # Or 80, which is the rate then.
-            (
-                (80, 80, 80),
-                800,
-                800,
-                800,
-                "The rate of native is of unwatched steps; its step and what it consists of were",
-            ),
+            # A step of 100 ms takes 99.2 without the hooks, give or take nothing: intervals reach that.
+            ((99.2, 99.2, 99.2), 640, 640, 640 / 0.992, ""),
+            # Or 98, or 80, which is the rate then.
+            ((98, 98, 98), 640 / 0.98, 640 / 0.98, 640 / 0.98, UNWATCHED_RATE),
+            ((80, 80, 80), 800, 800, 800, UNWATCHED_RATE),
             # Windows that lie apart say less than what one hook costs, of which 5 ms of a step are made here.
             ((60, 98, 110), 640, 640, 640 / 0.95, ""),
             # Or tell that it is something, which may be much: 10%, give or take 7.
-            ((87.2, 90, 92.8), 640, 640, 640 / (1 - 0.1 - 0.0695557), ""),
+            ((87.2, 90, 92.8), 640 / 0.9, 640 / (0.9 + 0.0695557), 640 / (0.9 - 0.0695557), UNWATCHED_RATE),
             # They hold what full ones do not.
             ((120, 120, 120), 640, 640, 640 / 0.95, ""),
         ],
@@ -322,6 +321,33 @@ class TestUnknown:
         told = [line for line in limits(found) if "watched" in line]
         assert "".join(told).startswith(said)
         assert bool(told) == bool(said)
+
+    def test_steps_in_turns_tell_it_however_the_machine_changes_its_pace(self) -> None:
+        # Without the hooks a step takes 9% less than a watched one of the same window, whatever that takes.
+        steps, windows = [], []
+        for turn, pace in enumerate((1.0, 1.4, 0.8), 1):
+            of_full, of_both = ([100 / pace] * 4, [100 * pace, 91 * pace, 91 * pace, 100 * pace])
+            for number, ablation, each in ((2 * turn, "full", of_full), (2 * turn + 1, "unwatched", of_both)):
+                watched = [ms != 91 * pace for ms in each]
+                steps += [step(ms, window=number, watched=on) for ms, on in zip(each, watched, strict=True)]
+                windows.append(window(sum(each), window=number, round=turn, ablation=ablation))
+        ranks = [rank(steps, windows, observer_ns=5e6, index=index, world_size=2) for index in range(2)]
+        mode = analyse(specs.run({NATIVE: [launch(*ranks, mode="native")]})).summary.modes["native"]
+        share = mode.observer_overhead
+        assert (share.value, share.low, share.high) == pytest.approx((0.09, 0.09, 0.09))
+        assert mode.throughput.value == pytest.approx(64 / (0.091 * 3.2 / 3))
+
+    def test_a_speedup_is_that_of_the_rates_that_are_told(self) -> None:
+        alone = replace(specs.mode_spec("single", 1), launcher=("torchrun",))
+        run = specs.run(
+            {
+                alone: [launch(*in_turns((80, 80, 80), world_size=1), mode="single")],
+                NATIVE: [launch(*in_turns((98, 98, 98)), mode="native")],
+            }
+        )
+        modes = analyse(run).summary.modes
+        assert modes["native"].speedup.value == pytest.approx(2 * 80 / 98)
+        assert modes["native"].scaling_efficiency.value == pytest.approx(80 / 98)
 
     def test_where_watching_may_take_all_of_a_step_no_rate_is_known(self) -> None:
         # 53% of a step, give or take 52.

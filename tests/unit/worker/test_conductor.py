@@ -506,20 +506,25 @@ def test_only_devices_that_this_process_uses_are_waited_for(monkeypatch: pytest.
     assert report._peaks_of_devices() == [None, 1 << 20, None]
 
 
-def test_steps_that_pass_unwatched_are_recorded_by_their_ends(patches: Patches, directory: Path) -> None:
-    recording = Recording(warmup=20, steps=6, rounds=2, trace_steps=0)
+@pytest.mark.parametrize(("num_steps", "seen"), [(26, "----++++++++----++++------"), (6, "---+++"), (1, "-")])
+def test_steps_take_turns_in_passing_unwatched(num_steps: int, seen: str, patches: Patches, directory: Path) -> None:
+    recording = Recording(warmup=20, steps=num_steps, rounds=2, trace_steps=0)
     conducted = Conducted(patches, directory, recording, ablations={"unwatched": UNWATCHED})
     with contextlib.suppress(Stop):
         conducted.train(200)
     conducted.conductor.close()
+    assert not conducted.phases.lets_pass
     windows = {window.window: window for window in conducted.windows() if window.kind == "measure"}
     assert sorted(window.ablation for window in windows.values()) == ["full", "full", "unwatched", "unwatched"]
-    assert all(window.complete and window.num_steps == 6 for window in windows.values())
+    assert all(window.complete and window.num_steps == num_steps for window in windows.values())
     steps = conducted.steps_taken()
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     for number, window in windows.items():
         counted = [step for step in steps if step.window == number and step.counted]
-        assert [step.step for step in counted] == list(range(window.first_step, window.first_step + 6))
-        assert [step.duration_ns for step in counted] == [STEP_NS] * 6
-        assert {step.samples_entered for step in counted} == ({4} if window.ablation == "full" else {0})
+        assert [step.step for step in counted] == list(range(window.first_step, window.first_step + num_steps))
+        assert [step.duration_ns for step in counted] == [STEP_NS] * num_steps
+        watched = [step.watched for step in counted]
+        assert watched == ([True] * num_steps if window.ablation == "full" else [one == "+" for one in seen])
+        assert [step.samples_entered for step in counted] == [4 * is_watched for is_watched in watched]
+        assert [step.micro_batches for step in counted] == [int(is_watched) for is_watched in watched]
     assert conducted.ablation_runner.records() == (AblationRecord(name="unwatched", skipped=None),)
