@@ -14,12 +14,10 @@ from dpdoctor.analysis.weighing import COVERAGE, SMALL, TOLERANCE, Weighed, abov
 from dpdoctor.rules import loader_advice
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 
-ABLATION = "cached_batches"
-
 
 def _check(facts: ModeFacts) -> Finding | CannotTell | None:
     claim = _claim(facts)
-    if claim.value is None and facts.ablation(ABLATION) is None:
+    if claim.value is None and facts.ablation(loader_advice.ABLATION) is None:
         return CannotTell(reason=claim.reason or "the wait for data is unknown")
     weighed, begun = _weighed(facts, claim), facts.loader_restarts
     # Where edges are steady, what a step waits holds the beginnings, too.
@@ -38,13 +36,13 @@ def _claim(facts: ModeFacts) -> Figure:
         if traced.value is not None:
             return traced
     # Window by window, where that was compared with the ablation: the pace of the machine falls out.
-    seen = next((check.observed for check in facts.mode.cross_checks if check.ablation == ABLATION), None)
+    seen = next((check.observed for check in facts.mode.cross_checks if check.ablation == loader_advice.ABLATION), None)
     return seen if seen is not None and seen.value is not None else facts.share_of_step(facts.mode.phases["data_wait"])
 
 
 def _weighed(facts: ModeFacts, claim: Figure) -> Weighed:
     """Return what the wait costs: no more than it takes, where nothing of the loader runs beside training."""
-    weighed = more_exact(weigh(claim, facts.ablation(ABLATION)), claim)
+    weighed = more_exact(weigh(claim, facts.ablation(loader_advice.ABLATION)), claim)
     if _is_waited_for(facts) and _gains_more(weighed.cost, claim):
         return replace(weighed, cost=claim)
     return weighed
@@ -140,7 +138,7 @@ def _ablated(facts: ModeFacts) -> Iterator[Figure]:
 
     The rest of a wide interval says how few its windows are, and nothing of the loader.
     """
-    ablation = facts.ablation(ABLATION)
+    ablation = facts.ablation(loader_advice.ABLATION)
     if ablation is None or not above_zero(ablation.share):
         return
     if _is_waited_for(facts) and _gains_more(ablation.share, _claim(facts)):
@@ -204,19 +202,19 @@ def _at_edges(facts: ModeFacts, begun: Restarts) -> Finding:
 
 def _evidence(facts: ModeFacts, claim: Figure) -> tuple[str, ...]:
     found = [f"Training waits for data in {units.share(claim.value)} of a step."] if claim.value is not None else []
-    ablation = facts.mode.ablations.get(ABLATION)
+    ablation = facts.mode.ablations.get(loader_advice.ABLATION)
     if ablation is not None:
         found.append(_ablation_words(facts, claim))
     return (*found, *(loader_advice.known(facts.mode.loader) if facts.mode.loader else ()))
 
 
 def _ablation_words(facts: ModeFacts, claim: Figure) -> str:
-    ablation = facts.mode.ablations[ABLATION]
+    ablation = facts.mode.ablations[loader_advice.ABLATION]
     if ablation.share.value is None or ablation.gain.value is None:
-        return f"The ablation {ABLATION} was not run: {ablation.share.reason}."
+        return f"The ablation {loader_advice.ABLATION} was not run: {ablation.share.reason}."
     if not above_zero(ablation.share):
-        return f"With cached batches (ablation {ABLATION}) a step is not measurably shorter."
-    gain = f"With cached batches (ablation {ABLATION}) a step takes {units.seconds(ablation.gain.value)} "
+        return f"With cached batches (ablation {loader_advice.ABLATION}) a step is not measurably shorter."
+    gain = f"With cached batches (ablation {loader_advice.ABLATION}) a step takes {units.seconds(ablation.gain.value)} "
     share = f"({units.share(ablation.share.value)}) less."
     if claim.value is None or agree(claim, ablation.share):
         return gain + share

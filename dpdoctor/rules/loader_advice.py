@@ -25,6 +25,8 @@ NAMED, NAMED_BESIDE = 0.1, 0.5
 # the others: 0.16 to 0.28 by tests/benchmarks/remedy_gain.py, of two transforms under DDP. For a bound, twice that.
 REST_FASTER = 0.5
 COLLATE = "collate"
+# The ablation in which no loader works.
+ABLATION = "cached_batches"
 # Two or three tensors a batch are what a sample and its label take: up to this many cannot be made much fewer.
 FEW_TENSORS = 4
 # By how much, as half an interval, what was tried in turns in one launch may compare otherwise in another: of thirteen
@@ -58,7 +60,7 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
     if not wait:
         return None
     parts = {
-        "hand-off": _handing_over(loader),
+        "hand-off": _handing_over(facts, loader),
         "head of line": wait - _least_wait(loader, wait, more_workers=False),
         "slow fetches": _slow_s(facts, loader),
         "too few workers": wait - _least_wait(loader, wait, more_workers=True),
@@ -76,9 +78,14 @@ def cause(facts: ModeFacts, loader: LoaderSummary) -> str | None:
     return _slow_fetch(facts, loader, enough_cores=name is not None)
 
 
-def _handing_over(loader: LoaderSummary) -> float:
-    """Return the seconds that taking over a batch keeps the training thread when it lies ready."""
-    return (loader.transfer.value or 0.0) if loader.num_workers else 0.0
+def _handing_over(facts: ModeFacts, loader: LoaderSummary) -> float:
+    """Return the seconds that taking over a batch keeps the training thread when it lies ready.
+
+    0 where it has few tensors and the loader's processes take the cores: what it keeps the thread for is a core.
+    """
+    has_few = loader.batch_tensors is not None and loader.batch_tensors <= FEW_TENSORS
+    waits_for_core = has_few and takes_cores(facts)
+    return 0.0 if waits_for_core or not loader.num_workers else loader.transfer.value or 0.0
 
 
 def _slow_s(facts: ModeFacts, loader: LoaderSummary) -> float:
@@ -143,11 +150,19 @@ def are_exhausted(facts: ModeFacts) -> bool:
     return found.ranks_busy + found.workers_busy >= BUSY * found.cores
 
 
+def takes_cores(facts: ModeFacts) -> bool:
+    """Return whether the loader's processes take cores from training: without them it gains more than its wait."""
+    check = next((check for check in facts.mode.cross_checks if check.ablation == ABLATION), None)
+    if check is None or check.agrees is not False or not are_exhausted(facts):
+        return False
+    return (check.gain.value or 0.0) > (check.observed.value or 0.0)
+
+
 def advice(facts: ModeFacts, loader: LoaderSummary) -> Advice | None:
     """Return what to change: the settings that the simulation found, else what makes a hand-off or a fetch cheaper."""
     if loader.advice is not None:
         return _settings(facts, loader, loader.advice)
-    wait, handing_over = loader.wait.value or 0.0, _handing_over(loader)
+    wait, handing_over = loader.wait.value or 0.0, _handing_over(facts, loader)
     if wait and main_part({"hand-off": handing_over}, wait):
         return _of_hand_off(facts, loader, part=min(1.0, handing_over / wait))
     _, share = _slowest_part(loader)
@@ -197,7 +212,7 @@ def _of_hand_off(facts: ModeFacts, loader: LoaderSummary, part: float) -> Advice
             of_wait=True,
         )
     costly = _costly_parts(loader)
-    handing_over, rest = _handing_over(loader), (loader.fetch.value or 0.0) * (1 - sum(costly.values()))
+    handing_over, rest = _handing_over(facts, loader), (loader.fetch.value or 0.0) * (1 - sum(costly.values()))
     if not costly or rest >= handing_over:
         return None
     without = ", ".join(changes(loader, 0, None))

@@ -356,6 +356,38 @@ def test_a_batch_of_a_few_tensors_is_not_to_be_fewer() -> None:
     assert many.short_remedy == "let a batch be fewer tensors"
 
 
+@pytest.mark.parametrize(
+    ("cpu", "batch_tensors", "agrees", "cause", "remedy", "gain"),
+    [
+        # Without its work a step is 64% shorter, of which an item's part goes: what waits for a core goes with it.
+        (BUSY, 2, False, "the cores are exhausted", "make loading an item", 1 / (1 - 0.95 * 0.64)),
+        (BUSY, 9, False, "taking over a batch", "let a batch be fewer tensors", 1 / (1 - 0.9 * 0.4)),
+        (BUSY, 2, True, "taking over a batch", "make loading an item", 1 / (1 - 0.9 * 34 / 36 * 0.4)),
+        (None, 2, False, "taking over a batch", "make loading an item", 1 / (1 - 0.9 * 34 / 36 * 0.4)),
+    ],
+)
+def test_a_few_tensors_are_handed_over_late_where_the_loader_takes_the_cores(
+    cpu: CpuUse | None, batch_tensors: int, agrees: bool, cause: str, remedy: str, gain: float
+) -> None:
+    loader = with_workers(transfer=cases.figure(0.036, 0.001), batch_tensors=batch_tensors)
+    seen, ablation = cases.figure(0.4, 0.02, "ratio"), cases.ablation(0.64, 0.001)
+    check = CrossCheck(
+        what="waiting", ablation="cached_batches", observed=seen, gain=ablation.share, agrees=agrees, tolerance=0.05
+    )
+    found = RULE.check(
+        cases.case(
+            phases_s={"data_wait": 0.4 * cases.STEP_S},
+            ablations={"cached_batches": ablation},
+            cross_checks=(check,),
+            loader=loader,
+            of=cases.ranks(cpu=cpu),
+        )
+    )
+    assert found.cause.startswith(cause)
+    assert found.short_remedy.startswith(remedy)
+    assert found.speedup.value == pytest.approx(gain)
+
+
 def test_what_is_handed_over_may_be_waited_for_in_no_step() -> None:
     loader = with_workers(transfer=cases.figure(0.036, 0.001), wait=cases.figure(0.0))
     assert RULE.check(waiting(0.4, 0.39, loader)).short_remedy == "make loading an item of Digits cheaper"

@@ -211,6 +211,13 @@ class TestAnswer:
         unknown_gain = replace(bound, speedup=None)
         assert "num_workers=2" in screen(with_findings(runs.cpu_run(), single, unknown_gain)).do_first
 
+    def test_what_a_step_gains_without_the_loader_is_told_beside_a_wait_that_is_less(self) -> None:
+        waited = screen(with_findings(runs.cpu_run(), finding(cost=figure(0.01, 0.001, "ratio")))).answer
+        assert "shorter" not in waited
+        found = screen(with_findings(runs.cpu_run(), finding(cost=figure(0.9, 0.01, "ratio"))))
+        assert found.answer == f"{waited.removesuffix('.')}; without the loader's work a step is 90% shorter."
+        assert found.bound_by == "Input-bound"
+
     def test_what_is_known_to_cost_much_of_an_epoch_comes_first(self) -> None:
         twice = finding("exposed_communication", speedup=figure(2.5, 0.1, "x"), short_remedy="train on twice the batch")
         same = finding(
