@@ -367,7 +367,7 @@ def test_a_batch_of_a_few_tensors_is_not_to_be_fewer() -> None:
     ],
 )
 def test_a_few_tensors_are_handed_over_late_where_the_loader_takes_the_cores(
-    cpu: CpuUse | None, batch_tensors: int, agrees: bool, cause: str, remedy: str, gain: float
+    cpu: CpuUse | None, batch_tensors: int, *, agrees: bool, cause: str, remedy: str, gain: float
 ) -> None:
     loader = with_workers(transfer=cases.figure(0.036, 0.001), batch_tensors=batch_tensors)
     seen, ablation = cases.figure(0.4, 0.02, "ratio"), cases.ablation(0.64, 0.001)
