@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -119,7 +120,7 @@ def _of_short_iterations(facts: ModeFacts) -> tuple[str, loader_advice.Advice]:
 def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figure, wait: Figure) -> Figure:
     """Return what the simulation predicts, else what is left without the part of the cost that the advice removes.
 
-    The latter is a bound: of clock and ablation, which also shows what the loader slows beside the wait, the higher;
+    The latter is a bound, as is what may be no gain by the simulation: of clock and ablation, which also shows what the loader slows beside the wait, the higher;
     the clock's `wait` where the advice touches nothing else.
     """
     if advice is not None and advice.predicted is not None:
@@ -130,6 +131,8 @@ def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figu
     if advice is None:
         return faster_without(most)
     bound = faster_without(stats.scaled(most, advice.removes_at_most))
+    if (simulated := advice.at_most) is not None:
+        return min(simulated, bound, key=lambda figure: figure.high or math.inf)
     return replace(faster_without(stats.scaled(most, advice.removes)), high=bound.high)
 
 

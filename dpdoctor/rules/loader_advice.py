@@ -39,7 +39,7 @@ BUILD_ONCE = "build the DataLoader once, before the loop over epochs, and "
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about a loader; `predicted` is the throughput after it over that of now, `measured` in this run.
 
-    `short` is the remedy in a few words, `removes` the part of the cost that it takes away if it takes away what it
+    `at_most` is the same where it may be no gain. `short` is the remedy in a few words, `removes` the part of the cost that it takes away if it takes away what it
     names, `removes_at_most` the most, where nothing was predicted. `of_wait`: the cost of which it is a part is the
     wait alone, and nothing that the loader's work slows beside it.
     """
@@ -48,6 +48,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     short: str | None = None
     code: str | None = None
     predicted: Figure | None = None
+    at_most: Figure | None = None
     measured: bool = False
     removes: float = 1.0
     removes_at_most: float = 1.0
@@ -263,11 +264,14 @@ def _no_gain(facts: ModeFacts) -> str:
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:
     assert loader.slow_fetches is not None
+    predicted = stats.ratio(facts.mode.step, loader.slow_fetches.step, "x")
+    may_be_none = predicted.low is not None and predicted.low <= 1
     return Advice(
         remedy="look at what single batches hold: a large or damaged file, one on a slower disk, an item that is hard "
         "to decode; prepare it once, or leave it out",
         short="find why single fetches are slow",
-        predicted=stats.ratio(facts.mode.step, loader.slow_fetches.step, "x"),
+        predicted=None if may_be_none else predicted,
+        at_most=predicted if may_be_none else None,
     )
 
 

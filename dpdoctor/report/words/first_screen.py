@@ -218,18 +218,21 @@ def _answer(run: RunSummary) -> tuple[str, str, str]:
     shares = {found.mode: part for found in alike if (part := diagnosis.told_share(run, found)) is not None}
     (mode, share), *others = sorted(shares.items(), key=lambda known: (known[0] not in leading, -known[1]))
     beside = "".join(f", {units.share(other)} {_where(name)}" for name, other in others)
-    without = _shorter_without_loader(first, share) if mode == first.mode else ""
+    without = _shorter_without_loader(first, shares.get(first.mode, 1.0))
     # A run of which nine tenths are compute is bound by nothing else, whatever could be saved.
     bound_by = word if share >= CRITICAL or without else ""
     return bound_by, tone, sentence(f"{told.format(units.share(share))} {_where(mode)}{beside}{without}")
 
 
 def _shorter_without_loader(first: Finding, share: float) -> str:
-    """Return, as the end of a sentence, what a step gains beyond its wait for data: cores that the loader takes."""
+    """Return, as the end of a sentence, what a step gains without the loader beyond its wait: the cores that it takes.
+
+    `share`: that the finding's mode is told to wait.
+    """
     gained = first.cost.value or 0.0
     if first.rule != "data_starved" or gained <= share or diagnosis.are_alike(share, gained):
         return ""
-    return f"; without the loader's work a step is {units.share(gained)} shorter"
+    return f"; without the loader's work a step {_where(first.mode)} is {units.share(gained)} shorter"
 
 
 def _nothing(run: RunSummary, leading: Mapping[str, ModeSummary]) -> str:

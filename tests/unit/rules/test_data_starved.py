@@ -290,6 +290,14 @@ def test_slow_batches_that_no_setting_hides_are_the_cause_and_what_to_look_at() 
     assert found.speedup.value == pytest.approx(0.1 / 0.063)
 
 
+def test_what_slow_batches_may_gain_or_not_is_bound_by_the_simulation_or_by_the_cost() -> None:
+    for half, high in ((0.04, 0.1 / 0.023), (0.055, 0.1 / 0.008)):
+        slow = replace(stalling(0.063).slow_fetches, step=cases.figure(0.063, half))
+        found = RULE.check(waiting(0.4, 0.39, replace(stalling(0.063), slow_fetches=slow)))
+        assert (found.short_remedy, found.speedup_basis) == ("find why single fetches are slow", "at most")
+        assert found.speedup.high == pytest.approx(min(high, 1 / 0.6), rel=0.02)
+
+
 def test_slow_batches_are_no_cause_where_others_took_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModeFacts, "others", "other processes used 1.6 of 2 cores")
     found = RULE.check(waiting(0.4, 0.39, stalling(0.063)))

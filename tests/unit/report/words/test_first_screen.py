@@ -215,7 +215,7 @@ class TestAnswer:
         waited = screen(with_findings(runs.cpu_run(), finding(cost=figure(0.01, 0.001, "ratio")))).answer
         assert "shorter" not in waited
         found = screen(with_findings(runs.cpu_run(), finding(cost=figure(0.9, 0.01, "ratio"))))
-        assert found.answer == f"{waited.removesuffix('.')}; without the loader's work a step is 90% shorter."
+        assert found.answer == f"{waited.removesuffix('.')}; without the loader's work a step under ddp is 90% shorter."
         assert found.bound_by == "Input-bound"
 
     def test_what_is_known_to_cost_much_of_an_epoch_comes_first(self) -> None:
