@@ -233,7 +233,7 @@ class Conductor:
             parts.loaders.replay.note_levels()
         if self._proof is not None and done.kind == "proof":
             self._proof.stop()
-        if not parts.wrapping.modules:
+        if not parts.wrapping.has_modules:
             parts.ending.stop("failed", self._nothing_wrapped())
         facts, barrier_ns = meet(parts, self._step_ns(end_ns), warming=done.kind == "warmup")
         self._period = facts.period
@@ -422,7 +422,7 @@ class Conductor:
             if passes.num_ended and not passes.functional:
                 return "failed", NO_UPDATE.format(units.count(passes.num_ended, "backward pass"))
             return "failed", NO_STEP + (FUNCTIONAL.format(passes.functional) if passes.functional else STARTED)
-        if not parts.wrapping.modules:
+        if not parts.wrapping.has_modules:
             return "failed", self._nothing_wrapped()
         if self._begin_ns is not None and counted > 0:
             # Until when a device worked on the last step is not known any more: the script may have gone on to test.

@@ -258,7 +258,7 @@ class Native(Observer):
         wrapping = self._wrapping
         is_awaited = bool(wrapping.awaited)
         super()._after_backward()
-        if self._optimizers.any_seen and not (is_awaited or wrapping.modules) and wrapping.unheld():
+        if self._optimizers.any_seen and not (is_awaited or wrapping.has_modules) and wrapping.unheld():
             wrapping.by_copies = wrapping.doubts_copies = True
         wrapping.passed_by = None
 

@@ -564,6 +564,11 @@ class Wrapping:
         return self._eval_mode.holds(parameter for parameters in to_come for parameter in parameters)
 
     @property
+    def has_modules(self) -> bool:
+        """Return whether a module is wrapped."""
+        return bool(self._wrapped)
+
+    @property
     def modules(self) -> list[nn.Module]:
         """Return the wrapped modules, in order."""
         return [wrapped.module for wrapped in self._wrapped]
