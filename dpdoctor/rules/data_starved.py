@@ -120,8 +120,8 @@ def _of_short_iterations(facts: ModeFacts) -> tuple[str, loader_advice.Advice]:
 def _predicted(facts: ModeFacts, advice: loader_advice.Advice | None, cost: Figure, wait: Figure) -> Figure:
     """Return what the simulation predicts, else what is left without the part of the cost that the advice removes.
 
-    The latter is a bound, as is what may be no gain by the simulation: of clock and ablation, which also shows what the loader slows beside the wait, the higher;
-    the clock's `wait` where the advice touches nothing else.
+    The latter is a bound: of clock and ablation, which also shows what the loader slows beside the wait, the higher;
+    the clock's `wait` where the advice touches nothing else; what may be no gain by the simulation where that is less.
     """
     if advice is not None and advice.predicted is not None:
         return advice.predicted

@@ -39,9 +39,9 @@ BUILD_ONCE = "build the DataLoader once, before the loop over epochs, and "
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about a loader; `predicted` is the throughput after it over that of now, `measured` in this run.
 
-    `at_most` is the same where it may be no gain. `short` is the remedy in a few words, `removes` the part of the cost that it takes away if it takes away what it
-    names, `removes_at_most` the most, where nothing was predicted. `of_wait`: the cost of which it is a part is the
-    wait alone, and nothing that the loader's work slows beside it.
+    `at_most` is the same where it may be no gain. `short` is the remedy in a few words, `removes` the part of the cost
+    that it takes away if it takes away what it names, `removes_at_most` the most, where nothing was predicted.
+    `of_wait`: the cost of which it is a part is the wait alone, and nothing that the loader's work slows beside it.
     """
 
     remedy: str
