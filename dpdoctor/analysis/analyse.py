@@ -22,6 +22,7 @@ from dpdoctor.analysis.base.summary import (
     RunSummary,
     Script,
     why_unlike_steps,
+    with_speedup,
 )
 from dpdoctor.analysis.base.traces import Traces, with_unknown
 from dpdoctor.analysis.breakdown import trace_breakdown
@@ -601,8 +602,7 @@ def _against_baseline(mode: ModeSummary, baseline: ModeSummary | None, unlike: s
         return mode
     reason = _why_not_compared(mode, baseline) or unlike
     speedup = stats.unknown("x", reason) if reason else stats.ratio(mode.throughput, baseline.throughput, "x")
-    efficiency = replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
-    return replace(mode, speedup=speedup, scaling_efficiency=efficiency)
+    return with_speedup(mode, speedup)
 
 
 def _why_not_compared(mode: ModeSummary, baseline: ModeSummary) -> str | None:

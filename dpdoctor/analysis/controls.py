@@ -16,7 +16,7 @@ from dpdoctor import units
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import LaunchFacts, of_one_kind, with_edges
 from dpdoctor.analysis.base.stats import Figure
-from dpdoctor.analysis.base.summary import ModeSummary, why_unlike_steps
+from dpdoctor.analysis.base.summary import ModeSummary, why_unlike_steps, with_speedup
 from dpdoctor.records import Launch
 from dpdoctor.spec import BASELINE
 
@@ -213,7 +213,9 @@ def _seems_too_much(share: Figure) -> bool:
 def has_unwatched_rate(mode: ModeSummary) -> bool:
     """Return whether the rate of a script that distributes itself is that of its unwatched steps."""
     share = mode.observer_overhead
-    if mode.native is None or share.value is None or share.low is None or share.high is None:
+    if mode.native is None or mode.throughput.value is None or mode.batch.global_ is None:
+        return False
+    if share.value is None or share.low is None or share.high is None:
         return False
     return share.low > 0 and share.value > LEAST_CORRECTED and share.high < 1
 
@@ -231,9 +233,7 @@ def _compared_anew(mode: ModeSummary, baseline: ModeSummary | None, watched: Fig
     """
     if baseline is None or watched.value is None or not (has_unwatched_rate(mode) or has_unwatched_rate(baseline)):
         return mode
-    speedup = stats.ratio(mode.throughput, baseline.throughput, "x")
-    efficiency = replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
-    return replace(mode, speedup=speedup, scaling_efficiency=efficiency)
+    return with_speedup(mode, stats.ratio(mode.throughput, baseline.throughput, "x"))
 
 
 def _estimated(mode: ModeSummary, reason: str | None) -> ModeSummary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import torch
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, Counters, WindowRecord
+from dpdoctor.worker.ablations._hooks import Turns
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
@@ -83,9 +83,6 @@ UNSEEN = (
 LEAST_STEPS_OF_A_CUT_WINDOW = 4
 # So that it is known before a window is measured whether ranks trained on the same samples, and whether they still do.
 TOLD_STEPS_OF_WARMUP = 2
-# Steps that pass unwatched in turn with as many that are watched. So few that a machine hardly changes its pace from
-# one turn to the next.
-TURN = 4
 
 
 class Conductor:
@@ -110,7 +107,8 @@ class Conductor:
         self._queued_ns: int | None = None
         self._replaced = 0
         self._first_pass_ns = 0
-        self._period = self._turn = 1
+        self._period = 1
+        self._turns = Turns(first.num_steps, self._period)
         self.has_moved_on = False
         parts.watch.entered.is_on = first.kind == "warmup"
 
@@ -138,8 +136,9 @@ class Conductor:
             parts.watch.entered.is_on = False
         if done == segment.skip:
             self._open()
-        if parts.hooks.in_turns and not self._is_watched():
-            parts.hooks.take_out(self._left_of_turn())
+        counted = done - segment.skip
+        if parts.hooks.in_turns and not self._turns.is_watched(counted):
+            parts.hooks.take_out(self._turns.left(counted))
 
     def _passed(self) -> None:
         """Record steps that ended unseen and, at the end of the segment, meet the other ranks."""
@@ -153,24 +152,12 @@ class Conductor:
             return
         if self._done == segment.skip:
             self._open()
-        if self._is_watched():
+        counted = self._done - segment.skip
+        if self._turns.is_watched(counted):
             parts.hooks.put_back()
             parts.steplog.restart()
         else:
-            parts.hooks.begin(self._left_of_turn())
-
-    def _is_watched(self) -> bool:
-        """Return whether the next step of a segment in turns is watched.
-
-        Turns follow the sequence of Thue and Morse, which holds no rhythm that the script may have, too.
-        """
-        counted = self._done - self._segment.skip
-        return counted >= 0 and (counted // self._turn).bit_count() % 2 == 1
-
-    def _left_of_turn(self) -> int:
-        """Return the steps until the turn may change, or the segment ends."""
-        segment, counted = self._segment, self._done - self._segment.skip
-        return min(segment.num_steps - counted, self._turn - counted % self._turn) if counted >= 0 else 1
+            parts.hooks.begin(self._turns.left(counted))
 
     def passed_in_step(self, time_budget_s: float) -> None:
         """A backward pass in an optimizer's step ended: stop where that step has taken as long as all training may.
@@ -339,21 +326,12 @@ class Conductor:
         self._switch(segment)
         parts.watch.entered.is_on = segment.ablation == FULL and segment.kind in {"warmup", "measure"}
         self._segment, self._number, self._done = segment, self._number + 1, 0
-        self._turn = self._steps_of_turn()
+        self._turns = Turns(segment.num_steps, self._period)
         parts.heartbeat.enter(segment.kind if segment.ablation == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()
         self._begin_ns = None
         if segment.skip == 0:
             self._begin()
-
-    def _steps_of_turn(self) -> int:
-        """Return the steps of a turn, in which ranks exchange all that they do in any other.
-
-        A GPU's host runs ahead of it: only whole windows tell what a step takes there.
-        """
-        if torch.cuda.is_available():
-            return sys.maxsize
-        return max(1, min(TURN, self._segment.num_steps // (2 * self._period))) * self._period
 
     def _switch(self, segment: Segment) -> None:
         """Switch the segment's ablation on, and leave the loaders as far ahead as they are in full windows."""

@@ -78,14 +78,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def step(self) -> tuple[float, int]:
         """Return (seconds, steady steps) of the rank whose steps take longest."""
-        slowest = max(self.ranks, key=lambda r: r.steady_s / len(r.steady))
+        slowest = self._slowest()
         return slowest.steady_s, len(slowest.steady)
+
+    def _slowest(self) -> RankWindow:
+        """Return the rank whose steps take longest."""
+        return max(self.ranks, key=lambda r: r.steady_s / len(r.steady))
 
     def in_turns(self) -> tuple[float, float] | None:
         """Return the seconds of a steady step that was watched, and of one that was not, of the rank whose steps take
         longest; None: they did not take turns.
         """
-        steady = max(self.ranks, key=lambda r: r.steady_s / len(r.steady)).steady
+        steady = self._slowest().steady
         watched, alone = ([s.duration_ns * NS for s in steady if s.watched is is_on] for is_on in (True, False))
         return (statistics.fmean(watched), statistics.fmean(alone)) if watched and alone else None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.records import Conversion, Counters, Written
 from dpdoctor.spec import SCHEMA, Fingerprint, LoaderSetting, asks_for_several
@@ -465,6 +467,12 @@ def why_withheld(mode: ModeSummary) -> str | None:
         failed = next(check for check in mode.conversion.proof if check.ok is False)
         return f"conversion was not proved: {failed.name}: {failed.text}"
     return None
+
+
+def with_speedup(mode: ModeSummary, speedup: Figure) -> ModeSummary:
+    """Return a mode with this speedup, and the efficiency that it is."""
+    efficiency = replace(stats.scaled(speedup, 1 / mode.num_devices), unit="ratio")
+    return replace(mode, speedup=speedup, scaling_efficiency=efficiency)
 
 
 def why_unlike_steps(mode: ModeSummary, other: ModeSummary) -> str | None:

@@ -339,7 +339,7 @@ def _files(summary: RunSummary) -> Iterator[str]:
 def _own_cost(name: str, mode: ModeSummary) -> Iterator[str]:
     """Yield that watching takes, or may take, much of a step, and which figures it is in."""
     share = mode.observer_overhead
-    if is_too_much(share) or has_unwatched_rate(mode):
+    if has_unwatched_rate(mode) or (mode.native is None and is_too_much(share)):
         bare = (
             "one device is that of its bare launches"
             if mode.native is None

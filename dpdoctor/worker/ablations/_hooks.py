@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from dpdoctor import units
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.timing.optimizers import Optimizers
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 
+# So few steps that a machine hardly changes its pace from one turn to the next.
+TURN = 4
 # A smaller share of a step needs no window: hooks may cost twice what one of them says.
 LEAST_SHARE = 0.005
 SMALL = "watching takes {} of a step, by what one hook costs"
@@ -24,6 +28,29 @@ class Passed(NamedTuple):
     begin_ns: int
     end_ns: int
     is_edge: bool
+
+
+class Turns:
+    """Which steps of a window pass unwatched, by turns of as many that do and that are watched; steps count from 0.
+
+    Turns follow the sequence of Thue and Morse, which holds no rhythm that the script may have, too. In each, ranks
+    exchange all that they do in `period` steps. A GPU's host runs ahead of it: there only whole windows tell what a
+    step takes, and none of their steps is watched.
+    """
+
+    def __init__(self, num_steps: int, period: int) -> None:
+        self._num_steps = num_steps
+        self._length = max(1, min(TURN, num_steps // (2 * period))) * period
+        if torch.cuda.is_available():
+            self._length = num_steps
+
+    def is_watched(self, step: int) -> bool:
+        """Return whether a step is; those before the first that counts are not."""
+        return step >= 0 and (step // self._length).bit_count() % 2 == 1
+
+    def left(self, step: int) -> int:
+        """Return how many steps from this one on are of its turn."""
+        return 1 if step < 0 else min(self._num_steps - step, self._length - step % self._length)
 
 
 class Hooks:

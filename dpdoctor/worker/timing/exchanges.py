@@ -358,11 +358,7 @@ class Exchanges:
 
     def _sequence_numbers(self) -> int:
         try:
-            groups = distributed_c10d._world.pg_map
-            if len(groups) == 1:  # as most scripts have it, in each step
-                self._has_others = False
-                (alone,) = groups
-                return int(_sequence_number(alone))
+            groups = list(distributed_c10d._world.pg_map)
             shared = [group for group in groups if group.size() > 1]
             self._has_others = bool(shared)
             return sum(map(_sequence_number, shared or groups))

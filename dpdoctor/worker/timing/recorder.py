@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from dpdoctor import rundir
 from dpdoctor.heartbeat import Heartbeat
 from dpdoctor.loading import BatchRecord
@@ -143,19 +145,8 @@ def _record(  # noqa: PLR0917 - by place it takes less of a step
 
 
 def _unwatched(step: int, window: int, counted: bool, notes: Notes, is_edge: bool) -> StepRecord:
-    return StepRecord(
-        step=step,
-        window=window,
-        begin_ns=notes.begin_ns,
-        duration_ns=notes.duration_ns,
-        phases_ns=notes.phases_ns(),
-        samples_drawn=0,
-        samples_entered=0,
-        micro_batches=0,
-        epoch_edge=is_edge,
-        counted=counted,
-        watched=False,
-    )
+    nothing = Counted(samples_drawn=0, samples_entered=0, micro_batches=0, epoch_edge=is_edge)
+    return replace(_record(step, window, counted, notes, nothing, None, None), watched=False)
 
 
 class Recorder:
