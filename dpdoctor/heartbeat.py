@@ -18,9 +18,8 @@ FILE = "heartbeat"
 EXPERIMENT = "experiment"
 STAGES = ("starting", "script", "warmup", "proof", "measure", EXPERIMENT, "trace", "finishing", "done")
 
-_LAYOUT = struct.Struct("<7q")
-_PASSES = struct.Struct("<q")
-_PASSES_AT = _LAYOUT.size - _PASSES.size
+_LAYOUT = struct.Struct("=7q")
+_PID, _STAGE, _STEP, _SAMPLES, _WINDOW, _AT, _PASSES = range(7)
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,35 +44,29 @@ class Heartbeat:
         path = directory / FILE
         path.write_bytes(bytes(_LAYOUT.size))
         with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
-        self._pid = pid
+            self._cells = memoryview(mmap.mmap(file.fileno(), _LAYOUT.size)).cast("q")
         self._clock = clock
-        self._stage = 0
-        self._window = 0
-        self._passes = 0
+        self._cells[_PID] = pid
         self.beat(0, 0)
 
     def enter(self, stage: str, window: int = 0) -> None:
         """Enter a stage, one of STAGES."""
-        self._stage = STAGES.index(stage)
-        self._window = window
-        _, _, step, samples, *_ = _LAYOUT.unpack_from(self._memory)
-        self.beat(step, samples)
+        cells = self._cells
+        cells[_STAGE], cells[_WINDOW], cells[_AT] = STAGES.index(stage), window, self._clock()
 
     @property
     def stage(self) -> str:
         """Return the present stage."""
-        return STAGES[self._stage]
+        return STAGES[self._cells[_STAGE]]
 
     def beat(self, step: int, samples: int, at_ns: int | None = None) -> None:
         """Show that `step` steps and `samples` samples are done, at `at_ns` of the clock; None: now."""
-        at_ns = self._clock() if at_ns is None else at_ns
-        _LAYOUT.pack_into(self._memory, 0, self._pid, self._stage, step, samples, self._window, at_ns, self._passes)
+        cells = self._cells
+        cells[_STEP], cells[_SAMPLES], cells[_AT] = step, samples, self._clock() if at_ns is None else at_ns
 
     def backward_ended(self) -> None:
         """Count a backward pass; it is no progress by itself."""
-        self._passes += 1
-        _PASSES.pack_into(self._memory, _PASSES_AT, self._passes)
+        self._cells[_PASSES] += 1
 
 
 def read(directory: Path) -> Beat | None:

@@ -256,9 +256,9 @@ class Native(Observer):
     def _after_backward(self) -> None:
         """Where a module alone trained that holds nothing of the optimizers', they step copies or shards of its own."""
         wrapping = self._wrapping
-        is_awaited = bool(wrapping.awaited)
+        is_passed_by = wrapping.passed_by is not None and not wrapping.awaited
         super()._after_backward()
-        if self._optimizers.any_seen and not (is_awaited or wrapping.has_modules) and wrapping.unheld():
+        if is_passed_by and self._optimizers.any_seen and not wrapping.has_modules and wrapping.unheld():
             wrapping.by_copies = wrapping.doubts_copies = True
         wrapping.passed_by = None
 

@@ -301,11 +301,11 @@ class Observer(ABC):
         self._tally.copied(storages(tensor), live_storages(copy))
 
     def _after_backward(self) -> None:
-        optimizers, passes = self._optimizers, self._mode.passes
-        self._tally.backward(in_step=bool(self._counter.under_way))
+        optimizers, passes, in_step = self._optimizers, self._mode.passes, bool(self._counter.under_way)
+        self._tally.backward(in_step=in_step)
         self._watch.backward_ended()
         passes.num_ended += 1
-        if not (self._steplog.num_steps or self._counter.under_way):
+        if not (self._steplog.num_steps or in_step):
             self._heartbeat.backward_ended()
         if self._wrapping.awaited:
             self._wrapping.backward_ended()

@@ -60,6 +60,7 @@ class Hooks:
     as many steps have ended as `take_out` or `begin` was told, and takes them by `passed`.
 
     Attributes:
+        are_out: whether they are.
         in_turns: whether they are taken out and put back in turns.
     """
 
@@ -83,12 +84,7 @@ class Hooks:
         self._begin_ns = self._due = 0
         self._ends: list[int] = []
         self._edges: set[int] = set()
-        self.in_turns = False
-
-    @property
-    def are_out(self) -> bool:
-        """Return whether they are."""
-        return self._phases.lets_pass
+        self.are_out = self.in_turns = False
 
     def unfit(self) -> str | None:
         """Return why they are not to be taken out; None: they are."""
@@ -101,14 +97,14 @@ class Hooks:
 
     def take_out(self, num_steps: int = 1) -> None:
         """Let everything pass from the next step on, and call when so many have ended."""
-        self._phases.lets_pass = True
+        self.are_out = self._phases.lets_pass = True
         self._loaders.let_pass(self._begins)
         self._optimizers.only_ends(self._ended)
         self.begin(num_steps)
 
     def put_back(self) -> None:
         """See everything again from the next step on."""
-        self._phases.lets_pass = False
+        self.are_out = self._phases.lets_pass = False
         self._loaders.let_pass(None)
         self._optimizers.follow()
 

@@ -36,11 +36,12 @@ class Draws:
         self.num = 0
         self.digest = 0
 
-    def note(self, batch: Any) -> None:
-        """Add a batch; one of any other kind is passed over, because Python hashes text differently in each process."""
+    def noted(self, batch: Any) -> Any:
+        """Add a batch, and return it; one of another kind is not: Python hashes text differently in each process."""
         if type(batch) is list and batch and type(batch[0]) is int:
             self.num += 1
             self.digest = hash((self.digest, *batch))
+        return batch
 
 
 class Shard:
@@ -107,14 +108,14 @@ class Shard:
 
     def _noted(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Return the batches of what `begin` returns once the first is asked for; each is noted."""
-        batches = chain.from_iterable(begin() for _ in range(1))
-        return batches if self._draws is None and self._given is None else map(self._note, batches)
-
-    def _note(self, batch: Any) -> Any:
+        batches: Iterator[Any] = chain.from_iterable(begin() for _ in range(1))
         if self._draws is not None:
-            self._draws.note(batch)
-        if self._given is not None:
-            self._given.extend(batch)
+            batches = map(self._draws.noted, batches)
+        return batches if self._given is None else map(self._note_given, batches)
+
+    def _note_given(self, batch: Any) -> Any:
+        assert self._given is not None
+        self._given.extend(batch)
         return batch
 
     def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:

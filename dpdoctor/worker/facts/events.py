@@ -78,17 +78,14 @@ class Evaluations:
         self._reads_aside = not torch.is_grad_enabled()
         if self._begin_ns is None:
             self._source = iterator
-            self._reads_unseen()
+            if self._iterated_ns is not None and self._has_trained and not torch.is_grad_enabled():
+                # No forward was seen since the batch before.
+                self._asks, self._asks_again, self._left_ns = True, self._asks, None
         if self._begin_ns is not None or self._iterated_ns is not None:
             self._asked |= iterator == self._source
             self._reads |= not torch.is_grad_enabled()
             self.doubt_ns = None
             self.leaves()
-
-    def _reads_unseen(self) -> None:
-        """Note where a loader is asked for another batch without gradients, and no forward was seen."""
-        if self._has_trained and self._iterated_ns is not None and not torch.is_grad_enabled():
-            self._asks, self._asks_again, self._left_ns = True, self._asks, None
 
     def ran_out(self, iterator: int = 0) -> None:
         """The script asked an iterator that had no batch left."""

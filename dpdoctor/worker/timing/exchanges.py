@@ -12,12 +12,12 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -141,8 +141,7 @@ class Site:
         return self._is_torchs or next(structure.tensors(tensors)).is_floating_point()
 
 
-@dataclass(slots=True, kw_only=True)
-class Issued:
+class Issued(msgspec.Struct, kw_only=True):
     """What was exchanged in consecutive steps of one rank.
 
     Attributes:
@@ -161,7 +160,7 @@ class Issued:
     kept: int = 0
     kept_elements: int = 0
     num_bytes: int = 0
-    each: dict[tuple[int, int, int, int], int] = field(default_factory=dict)  # a Counter takes three calls to make
+    each: dict[tuple[int, int, int, int], int] = {}
 
     def add(self, other: Issued) -> None:
         """Add those of one more step."""
@@ -214,7 +213,8 @@ class Exchanges:
         self._is_learning = True
         self.left_out: frozenset[Site] = frozenset()
         self.last = self._step = Issued()
-        self._window = Issued()
+        self._window: list[Issued] = []
+        self._groups = distributed_c10d._world.pg_map
         self._usual: list[int] = []
 
     def watch(self, patches: Patches) -> None:
@@ -332,13 +332,15 @@ class Exchanges:
             self.num_steps += 1
             self.num_exchanging += bool(collectives)
         if in_window:
-            self._window.add(self.last)
+            self._window.append(self.last)
         if self._is_learning and collectives is not None:
             self._usual.append(collectives)
 
     def window(self) -> Issued:
         """Return what was exchanged in the steps of the window that ends, and begin another one."""
-        window, self._window = self._window, Issued()
+        window, steps, self._window = Issued(), self._window, []
+        for step in steps:
+            window.add(step)
         return window
 
     def warmup(self) -> Issued:
@@ -357,11 +359,14 @@ class Exchanges:
         return 1
 
     def _sequence_numbers(self) -> int:
+        groups = list(self._groups)
         try:
-            groups = list(distributed_c10d._world.pg_map)
-            shared = [group for group in groups if group.size() > 1]
-            self._has_others = bool(shared)
-            return sum(map(_sequence_number, shared or groups))
+            # One alone is the group of all ranks, who are as many as before.
+            if len(groups) > 1 or not self._has_others:
+                shared = [group for group in groups if group.size() > 1]
+                self._has_others = bool(shared)
+                groups = shared or groups
+            return sum(map(_sequence_number, groups))
         except RuntimeError:  # a backend that counts none
             self.is_known = False
             return 0
