@@ -17,7 +17,9 @@ from dpdoctor.analysis.base.launches import NS, LaunchFacts, RankWindow, Window
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import LoaderSummary, ModeSummary
 from dpdoctor.analysis.weighing import share_beside
-from dpdoctor.records import PHASES, Launch, Loader, Rank, StepRecord
+from dpdoctor.records import CALLED_AT, PHASES, Launch, Loader, Rank, StepRecord
+
+NEARLY_ALL = 0.9
 
 
 def events_by_step(rank: Rank, kind: str, detail: str | None = None) -> dict[int, int]:
@@ -39,6 +41,16 @@ def slowest_by_step(launch: Launch, kind: str) -> dict[int, float]:
         for step, duration_ns in events_by_step(rank, kind).items():
             found[step] = max(found[step], duration_ns * NS)
     return dict(found)
+
+
+def collecting_line(launches: Iterable[Launch]) -> str | None:
+    """Return the line whose calls of gc.collect() took nearly all of the garbage collector's time; None: none's did."""
+    taken_ns: dict[str, int] = defaultdict(int)
+    for event in (event for launch in launches for rank in launch.ranks for event in rank.events if event.kind == "gc"):
+        _, _, line = event.detail.partition(CALLED_AT)
+        taken_ns[line] += event.duration_ns
+    longest = max(taken_ns, key=taken_ns.__getitem__, default="")
+    return longest if longest and taken_ns[longest] >= NEARLY_ALL * sum(taken_ns.values()) else None
 
 
 def share_of_events(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) -> Figure:

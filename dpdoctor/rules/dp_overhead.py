@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from msgspec.structs import replace
+
 from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts, ModeSummary
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import Traces
-from dpdoctor.analysis.weighing import SMALL, Status
+from dpdoctor.analysis.weighing import SMALL, Weighed, weigh_against
 from dpdoctor.digest import DataParallelCost, Digest
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
@@ -27,17 +29,17 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
     step_ns = fmean(step.breakdown.total_ns for of_step in steps for step in of_step)
     host_ns = _host_ns(digest.data_parallel)
     share = min(sum(host_ns.values()), _removable_ns(digest.data_parallel, step_ns)) / step_ns
-    cost, status = stats.mean_interval([share], "ratio"), _status(facts)
-    if share < SMALL or status == "refuted":
-        return None
     ratio, is_measured = _over_ddp(facts), _is_experiment(facts)
+    weighed = _weighed(stats.mean_interval([share], "ratio"), ratio if is_measured else None)
+    if weighed.value < SMALL or weighed.status == "refuted":
+        return None
     return Finding(
         rule="dp_overhead",
         mode=facts.name,
-        severity=severity(share),
-        status=status,
-        title=f"DataParallel's own work takes {units.share(share)} of each step",
-        cost=cost,
+        severity=severity(weighed.value),
+        status=weighed.status,
+        title=f"DataParallel's own work takes {units.share(weighed.value)} of each step",
+        cost=weighed.cost,
         evidence=(
             "on the host, in each traced step: "
             + ", ".join(f"{part} {units.seconds(ns * NS)}" for part, ns in host_ns.items()),
@@ -50,7 +52,7 @@ def _of_rank(facts: ModeFacts, digest: Digest) -> Finding | None:
         "backward",
         short_remedy="use DistributedDataParallel",
         code="DistributedDataParallel(model)  # started by torchrun --nproc-per-node=gpu",
-        speedup=ratio if is_measured else faster_without(cost),
+        speedup=ratio if is_measured else faster_without(weighed.cost),
         speedup_basis="measured" if is_measured else "predicted",
     )
 
@@ -79,14 +81,21 @@ def _over_ddp(facts: ModeFacts) -> Figure:
     return stats.ratio(ddp.throughput, facts.mode.throughput, "x")
 
 
-def _status(facts: ModeFacts) -> Status:
-    """Return what ddp, which does none of this, says of it."""
-    ratio = _over_ddp(facts)
-    if not _is_experiment(facts) or ratio.low is None or ratio.high is None:
-        return "inferred"
-    if ratio.low > 1:
-        return "confirmed"
-    return "refuted" if ratio.high < 1 else "inferred"
+def _weighed(claim: Figure, ratio: Figure | None) -> Weighed:
+    """Return what the trace's share of a step costs, given what ddp gives, which does none of this; None: not known."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return Weighed(cost=claim, status="inferred")
+    gained = _share_gained(ratio)
+    if ratio.high < 1:
+        return Weighed(cost=gained, status="refuted")
+    weighed = weigh_against(claim, gained)
+    # What else ddp does better is no part of it.
+    return replace(weighed, cost=min(weighed.cost, claim, key=lambda found: found.value or 0.0))
+
+
+def _share_gained(ratio: Figure) -> Figure:
+    value, low, high = (None if x is None else 1 - 1 / x for x in (ratio.value, ratio.low, ratio.high))
+    return replace(ratio, value=value, low=low, high=high, unit="ratio")
 
 
 def _is_experiment(facts: ModeFacts) -> bool:

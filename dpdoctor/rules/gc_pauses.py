@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -10,15 +11,12 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import NS
-from dpdoctor.analysis.interruptions import slowest_by_step
+from dpdoctor.analysis.interruptions import NEARLY_ALL, collecting_line, slowest_by_step
 from dpdoctor.analysis.weighing import Weighed, above_zero
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
 # xprof's thresholds for "other" time of the host.
 WARNING, CRITICAL = 0.03, 0.15
-# Full collections in so many of the steps, with so much of the time, are the script's own: the interpreter waits for a
-# quarter more objects.
-OWN_CALLS = 0.9
 
 
 def _check(facts: ModeFacts) -> Finding | None:
@@ -30,7 +28,9 @@ def _check(facts: ModeFacts) -> Finding | None:
     is_refuted = weighed.status == "refuted"
     if weighed.value < WARNING and not is_refuted:
         return None
-    every_step = len(with_s) >= OWN_CALLS * (len(with_s) + len(without_s)) and _are_full(facts)
+    line = collecting_line(facts.launches)
+    is_in_each = len(with_s) >= NEARLY_ALL * (len(with_s) + len(without_s))
+    advice = _of_calls(line, is_in_each=is_in_each) if line or (is_in_each and _are_full(facts)) else _OF_THE_COLLECTOR
     steps = f"{units.whole(len(with_s))} of {units.count(len(with_s) + len(without_s), 'measured step')}"
     evidence = [f"A collection in {steps}, {units.seconds(fmean(pauses_s))} each on the slowest rank."]
     if without_s:
@@ -45,26 +45,41 @@ def _check(facts: ModeFacts) -> Finding | None:
         title=f"garbage collection takes {units.share(weighed.value)} of each step",
         cost=weighed.cost,
         evidence=tuple(evidence),
-        cause="gc.collect() is called in nearly every step" if every_step else None,
-        remedy=None if is_refuted else _remedy(every_step=every_step),
-        short_remedy=None if is_refuted else _short(every_step=every_step),
-        code=None if is_refuted or every_step else "gc.freeze(); gc.disable()  # after the model is built",
+        cause=advice.cause,
+        remedy=None if is_refuted else advice.remedy,
+        short_remedy=None if is_refuted else advice.short,
+        code=None if is_refuted else advice.code,
+        line=line,
         speedup=None if is_refuted else faster_without(weighed.cost),
         speedup_basis="predicted" if weighed.status == "confirmed" else "at most",
     )
 
 
-def _remedy(*, every_step: bool) -> str:
-    if every_step:
-        return "take gc.collect() out of the training loop"
-    return (
-        "keep the collector from running inside of training: gc.freeze() and gc.disable() before the loop, and "
-        "gc.collect(1) every few hundred steps, on all ranks in the same step"
+class _Advice(NamedTuple):
+    cause: str | None
+    remedy: str
+    short: str
+    code: str | None = None
+
+
+_OF_THE_COLLECTOR = _Advice(
+    cause=None,
+    remedy="keep the collector from running inside of training: gc.freeze() and gc.disable() before the loop, and "
+    "gc.collect(1) every few hundred steps, on all ranks in the same step",
+    short="freeze and disable the garbage collector",
+    code="gc.freeze(); gc.disable()  # after the model is built",
+)
+
+
+def _of_calls(line: str | None, *, is_in_each: bool) -> _Advice:
+    """Return what to do about calls of gc.collect(); None: it is not known where."""
+    at, often = f" at {line}" if line else "", " in nearly every step" if is_in_each else ""
+    out = "take gc.collect() out of the training loop"
+    return _Advice(
+        cause=f"gc.collect() is called{often}{at}",
+        remedy=out if is_in_each else f"{out}, or call it less often: Python collects by itself",
+        short=out,
     )
-
-
-def _short(*, every_step: bool) -> str:
-    return "take gc.collect() out of the training loop" if every_step else "freeze and disable the garbage collector"
 
 
 def _steps(facts: ModeFacts) -> tuple[list[float], list[float], list[float]]:
@@ -115,8 +130,8 @@ def _is_ahead(facts: ModeFacts, pause_s: float) -> bool:
 def _are_full(facts: ModeFacts) -> bool:
     """Return whether nearly all of the time went into collections of all generations; others come by themselves."""
     events = [e for launch in facts.launches for rank in launch.ranks for e in rank.events if e.kind == "gc"]
-    full_ns = sum(event.duration_ns for event in events if event.detail == "generation 2")
-    return full_ns >= OWN_CALLS * sum(event.duration_ns for event in events)
+    full_ns = sum(event.duration_ns for event in events if event.detail.startswith("generation 2"))
+    return full_ns >= NEARLY_ALL * sum(event.duration_ns for event in events)
 
 
 RULE = Rule(
@@ -124,10 +139,11 @@ RULE = Rule(
     title="Garbage collection holds up training",
     what="Python's garbage collector runs inside of the training loop, and takes long.",
     why="Nothing else runs in a process while it collects; with several ranks, all wait for the one that does.",
-    how="The interpreter tells of the begin and end of each collection; those of the measured windows are added up, in "
-    "each step on the slowest rank. On GPUs, and of several ranks, steps with a collection must also last longer than "
-    "those without, or the finding is refuted: the device had enough to do meanwhile, or the others were later yet. It "
-    "then costs no more than they are longer; of a host that is far ahead of its GPU that is a bound.",
+    how="The interpreter tells of the begin and end of each collection, and what calls gc.collect() is seen; those of "
+    "the measured windows are added up, in each step on the slowest rank. On GPUs, and of several ranks, steps with a "
+    "collection must also last longer than those without, or the finding is refuted: the device had enough to do "
+    "meanwhile, or the others were later yet. It then costs no more than they are longer; of a host that is far ahead "
+    "of its GPU that is a bound.",
     remedy="Take gc.collect() out of the loop; or freeze what was built before it, turn the automatic collector off "
     "and collect every few hundred steps, on all ranks in the same step.",
     verified=True,

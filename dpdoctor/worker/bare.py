@@ -123,7 +123,6 @@ class Bare:
             not_walled=protection.reason,
         )
         self._recorder = Recorder(directory, self._clock)
-        self._recorder.close()  # of collections it takes no notice
         self._ending = Ending(self._finish, lambda: None)
         self._director = Director(task.spec.recording.of_control(), (FULL,), task.spec.seed)
         self._segment = self._director.first()

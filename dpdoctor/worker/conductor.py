@@ -419,7 +419,7 @@ class Conductor:
         )
 
     def close(self) -> None:
-        """Stop what may still be running: profilers and the recorder."""
+        """Stop the profiler where it is still running, and write what is kept."""
         tracer, self._tracer = self._tracer, None  # one that cannot be stopped is not stopped again
         if tracer is not None:
             try:
@@ -431,7 +431,6 @@ class Conductor:
             self._parts.report.saw_own_code(tracer.own_code(), tracer.call_tree())
         self._parts.report.used_cpu(self._cpu.use())
         self._parts.recorder.flush()
-        self._parts.recorder.close()
 
 
 def usual_step_ns(median_ns: int, wall_ns: int, counted: int) -> int:

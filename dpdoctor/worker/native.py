@@ -370,6 +370,5 @@ class Native(Observer):
         self._take_hooks_away()
         if self._tells_fatal:
             faulthandler.disable()
-        self._recorder.close()
         # Its world's may hold another rank by now.
         shutil.rmtree(self._directory, ignore_errors=True)

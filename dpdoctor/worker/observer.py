@@ -36,7 +36,7 @@ from dpdoctor.worker.conductor import Conductor
 from dpdoctor.worker.data.loaders import Loaders
 from dpdoctor.worker.data.replay import MOST_KEPT
 from dpdoctor.worker.ending import Ending, Stop
-from dpdoctor.worker.facts.events import Checkpoints, CompileEvents, Evaluations, watch_iterators
+from dpdoctor.worker.facts.events import Checkpoints, Collections, CompileEvents, Evaluations, watch_iterators
 from dpdoctor.worker.facts.memory import memory
 from dpdoctor.worker.meeting import Parts
 from dpdoctor.worker.protection import Protection
@@ -292,6 +292,7 @@ class Observer(ABC):
         watch_iterators(self._patches, self._clock, self._phases, self._recorder, self._evaluations)
         Checkpoints(self._clock, self._phases, self._recorder, self._evaluations).watch(self._patches)
         CompileEvents(self._clock, self._recorder).watch(self._patches)
+        Collections(self._clock, self._recorder).watch(self._patches)
 
     @abstractmethod
     def _on_step(self) -> None:

@@ -44,7 +44,10 @@ _BETWEEN = ("torch._compile", "torch._dynamo.eval_frame")
 # Of generators that a script makes the first ones are looked at; it may make one for each sample.
 MOST_OWN = 8
 # Functions that scripts draw a seed by, and whose numbers they draw.
-_WHOLE_NUMBERS = (("random", random, "randint"), ("random", random, "randrange"), ("numpy", np.random, "randint"))
+_WHOLE_NUMBERS = (
+    *(("random", random, name) for name in ("randint", "randrange", "getrandbits")),
+    ("numpy", np.random, "randint"),
+)
 _IMPORT_SYSTEM = SourceFileLoader.exec_module.__code__.co_filename
 
 

@@ -1,8 +1,9 @@
-"""What the script does beside its training steps, as events: it evaluates, saves, begins to read a loader, compiles."""
+"""What happens beside training steps, as events: evaluations, saves, beginnings of loaders, compiling, collections."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import importlib.util
 import os
@@ -14,11 +15,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpdoctor import redact
+from dpdoctor.records import CALLED_AT
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
 
 EVALUATION, INFERENCE = "evaluation", "inference"
+# A pause below this is not worth a line; the youngest generation is collected many times a second.
+LEAST_GC_NS = 1_000_000
 # Importing it takes a second, which a script that compiles nothing should not pay.
 _DYNAMO = "torch._dynamo"
 
@@ -249,6 +253,46 @@ class CompileEvents:
         duration_ns = self._clock() - self._began_ns
         detail = f"{what.callback_trigger.name.lower()} {what.compile_id}"
         self._recorder.event("compile", at_ns=self._began_ns, duration_ns=duration_ns, detail=detail)
+
+
+class Collections:
+    """Records the pauses of Python's garbage collector, and at which line gc.collect() was called."""
+
+    def __init__(self, clock: Callable[[], int], recorder: Recorder) -> None:
+        self._clock = clock
+        self._recorder = recorder
+        self._began_ns = 0
+        self._called_at = ""
+
+    def watch(self, patches: Patches) -> None:
+        """See every collection from now on."""
+        collect = gc.collect
+
+        @functools.wraps(collect)
+        def collect_and_tell(*args: Any, **options: Any) -> int:
+            caller = sys._getframe(1)
+            self._called_at = f"{CALLED_AT}{caller.f_code.co_filename}:{caller.f_lineno}"
+            try:
+                return collect(*args, **options)
+            finally:
+                self._called_at = ""
+
+        patches.replace(gc, "collect", collect_and_tell)
+        gc.callbacks.append(self._ran)
+        patches.add("gc.callbacks", self._stop)
+
+    def _ran(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._began_ns = self._clock()
+            return
+        duration_ns = self._clock() - self._began_ns
+        if duration_ns >= LEAST_GC_NS:
+            detail = f"generation {info['generation']}{self._called_at}"
+            self._recorder.event("gc", duration_ns=duration_ns, detail=detail)
+
+    def _stop(self) -> None:
+        if self._ran in gc.callbacks:
+            gc.callbacks.remove(self._ran)
 
 
 def graph_breaks() -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +16,6 @@ from dpdoctor.records import EventRecord, MemoryRecord, StepRecord, WindowRecord
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.phases import Notes, PhaseClock
 from dpdoctor.worker.timing.tally import Counted, Tally
-
-# A pause below this is not worth a line; the youngest generation is collected many times a second.
-LEAST_GC_NS = 1_000_000
 
 
 class HookCost(NamedTuple):
@@ -161,10 +156,7 @@ class Recorder:
         self._events: list[EventRecord] = []
         self._batches: list[tuple[Callable[..., BatchRecord], tuple[Any, ...]]] = []
         self._memory: list[MemoryRecord] = []
-        self._gc_began = 0
         self.num_steps = 0
-        gc.callbacks.append(self._on_gc)
-        os.register_at_fork(after_in_child=self.close)
 
     def step(self, make: Callable[..., StepRecord], *values: Any) -> None:
         """Keep one step, whose record is made of these values when it is written."""
@@ -205,16 +197,3 @@ class Recorder:
         rundir.append_lines(self._directory / rundir.EVENTS, events)
         rundir.append_lines(self._directory / rundir.LOADER, [make(*values) for make, values in batches])
         rundir.append_lines(self._directory / rundir.MEMORY, memory)
-
-    def close(self) -> None:
-        """Stop listening to the garbage collector."""
-        if self._on_gc in gc.callbacks:
-            gc.callbacks.remove(self._on_gc)
-
-    def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "start":
-            self._gc_began = self._clock()
-            return
-        duration = self._clock() - self._gc_began
-        if duration >= LEAST_GC_NS:
-            self.event("gc", duration_ns=duration, detail=f"generation {info['generation']}")

@@ -46,6 +46,8 @@ SILENT = {
     "short": dp(replicate_ms=-8),
     "the GPU is busy all the time": dp(own_ms=98),
     "ddp is slower": beside_ddp(80),
+    "ddp is hardly faster": beside_ddp(101),
+    "ddp is surely faster, by little": beside_ddp(103),
     "no DataParallel": case("ddp", digest(0), digest(1)),
 }
 
@@ -75,8 +77,13 @@ def test_ddp_with_the_same_batch_is_the_experiment() -> None:
     assert finding(FIRES["ddp had another batch"]).status == "inferred"
 
 
-def test_what_ddp_was_measured_to_give_is_what_it_promises() -> None:
-    found = finding(beside_ddp(101))
-    assert (found.status, found.speedup_basis) == ("inferred", "measured")
+def test_it_costs_no_more_than_ddp_gives() -> None:
+    found = finding(beside_ddp(110))
+    assert (found.status, found.speedup_basis) == ("confirmed", "measured")
+    assert found.cost.value == pytest.approx(1 - 1 / 1.1)
     assert found.speedup is not None
-    assert found.speedup.value == pytest.approx(1.01)
+    assert found.speedup.value == pytest.approx(1.1)
+
+
+def test_what_else_ddp_does_better_is_no_part_of_it() -> None:
+    assert finding(beside_ddp(200)).cost.value == pytest.approx(0.3)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.records import Rank, StepRecord
+from dpdoctor.records import CALLED_AT, Rank, StepRecord
 from dpdoctor.rules.gc_pauses import RULE
 from tests.builders import cases, records
 from tests.builders.cases import Case
@@ -52,6 +52,24 @@ def test_a_call_stays_the_scripts_own_beside_many_short_collections() -> None:
     young = tuple(replace(event, duration_ns=1_000_000, detail="generation 0") for event in rank.events * 2)
     found = RULE.check(cases.case(of=[replace(rank, events=(*rank.events, *young))]))
     assert "gc.collect()" in found.remedy
+
+
+@pytest.mark.parametrize(("every", "often", "remedy"), [(1, " in nearly every step", ""), (4, "", "less often")])
+def test_a_call_is_told_with_its_line(every: int, often: str, remedy: str) -> None:
+    found = RULE.check(pausing(every, 0.05, detail=f"generation 1{CALLED_AT}/home/me/train.py:41"))
+    assert (found.line, found.code) == ("/home/me/train.py:41", None)
+    assert found.cause == f"gc.collect() is called{often} at /home/me/train.py:41"
+    assert remedy in found.remedy
+    assert found.short_remedy == "take gc.collect() out of the training loop"
+
+
+def test_a_call_that_takes_little_of_what_is_collected_is_not_the_cause() -> None:
+    case = pausing(4, 0.05)
+    (rank,) = case.launch.ranks
+    called = replace(rank.events[0], duration_ns=10_000_000, detail=f"{FULL}{CALLED_AT}train.py:41")
+    found = RULE.check(cases.case(of=[replace(rank, events=(*rank.events, called))]))
+    assert (found.cause, found.line) == (None, None)
+    assert "gc.freeze()" in found.code
 
 
 def test_the_automatic_collector_is_to_be_tamed() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import EventRecord, Figure, Finding, Rank
 from dpdoctor.digest import Digest
-from dpdoctor.records import CpuUse, Sample, StepRecord, WindowRecord
+from dpdoctor.records import CALLED_AT, CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
 from dpdoctor.rules.straggler import CAUSES, CRITICAL, ELSEWHERE, ON_A_HOST, ONLY_HERE, OTHERS_REMEDY, REMEDIES, RULE
 from tests.builders import cases, records
@@ -460,3 +460,15 @@ def test_a_host_that_waits_for_a_slow_gpu_is_not_blamed_for_it(phase: str) -> No
 def test_on_a_gpu_too_a_loader_and_garbage_are_the_hosts(phase: str, collected: bool, cause: str) -> None:
     found = finding(paced(20, phase, device="cuda:0", collected=collected))
     assert (found.cause, found.remedy) == (CAUSES[cause], REMEDIES[cause])
+
+
+def test_a_rank_that_calls_the_collector_is_told_the_line() -> None:
+    slow = paced(20, "other", collected=True)
+    ranks = [
+        replace(rank, events=tuple(replace(e, detail=f"generation 2{CALLED_AT}train.py:41") for e in rank.events))
+        for rank in slow.launch.ranks
+    ]
+    found = finding(cases.case("ddp", world_size=2, of=ranks))
+    assert found.cause == CAUSES["gc"]
+    assert found.remedy == "call gc.collect() on all ranks in the same step, or not at all: train.py:41 calls it"
+    assert found.short_remedy == "call gc.collect() on all ranks in the same step"

@@ -133,7 +133,6 @@ def test_records_are_those_of_a_clock_at_each_end(
         _task=TASK,
         _last_ns=1,
     )
-    bare._recorder.close()
     bare._watch()
     module = nn.Linear(3, 1)
     optimizer, *_others = [torch.optim.SGD(module.parameters(), lr=0.1) for _ in range(num_optimizers)]

@@ -7,7 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,8 +158,18 @@ def test_states_tell_of_generators_that_the_script_makes_from_a_seed(seeding: Se
     assert seeding.states() != before
 
 
-def test_a_seed_that_the_script_drew_is_no_number_of_its_own(seeding: Seeding) -> None:
-    number = random.randint(1, 10**6)
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: random.randint(1, 10**6),
+        lambda: random.randrange(10**6),
+        lambda: random.getrandbits(30),
+        lambda: int(np.random.randint(10**6)),
+    ],
+    ids=["randint", "randrange", "getrandbits", "numpy"],
+)
+def test_a_seed_that_the_script_drew_is_no_number_of_its_own(seeding: Seeding, draw: Callable[[], int]) -> None:
+    number = draw()
     for sow in (random.seed, np.random.seed, torch.manual_seed, np.random.default_rng):
         sow(number)
     assert len(seeding.unseeded) == 3

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
+import inspect
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -13,11 +16,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
-from dpdoctor.records import EventRecord
+from dpdoctor.records import CALLED_AT, EventRecord
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.events import (
     EVALUATION,
+    LEAST_GC_NS,
     Checkpoints,
+    Collections,
     CompileEvents,
     Evaluations,
     graph_breaks,
@@ -351,11 +356,8 @@ class WatchedSaves:
 
 
 @pytest.fixture
-def saves(tmp_path: Path, patches: Patches) -> Iterator[WatchedSaves]:
-    """Give watched saves; the recorder lets go of the garbage collector after the test."""
-    made = WatchedSaves(tmp_path, patches)
-    yield made
-    made.recorder.close()
+def saves(tmp_path: Path, patches: Patches) -> WatchedSaves:
+    return WatchedSaves(tmp_path, patches)
 
 
 def test_a_save_is_timed_and_named_by_its_file(saves: WatchedSaves, tmp_path: Path) -> None:
@@ -421,7 +423,6 @@ def test_safetensors_are_checkpoints_too(tmp_path: Path, patches: Patches) -> No
     safetensors = pytest.importorskip("safetensors.torch")
     saves = WatchedSaves(tmp_path, patches)
     safetensors.save_model(torch.nn.Linear(2, 2), str(tmp_path / "model.safetensors"))
-    saves.recorder.close()
     assert [name for _, _, name in saves.events()] == ["model.safetensors"]
 
 
@@ -458,10 +459,8 @@ class WatchedLoaders:
 
 
 @pytest.fixture
-def loaders(rig: Rig, patches: Patches, tmp_path: Path) -> Iterator[WatchedLoaders]:
-    made = WatchedLoaders(rig, patches, tmp_path)
-    yield made
-    made.recorder.close()
+def loaders(rig: Rig, patches: Patches, tmp_path: Path) -> WatchedLoaders:
+    return WatchedLoaders(rig, patches, tmp_path)
 
 
 def test_beginning_to_iterate_is_timed_with_the_loaders_number(loaders: WatchedLoaders) -> None:
@@ -507,7 +506,6 @@ def recorder(tmp_path: Path, clock: HandClock, patches: Patches) -> Iterator[Rec
     made = Recorder(tmp_path, clock)
     CompileEvents(clock, made).watch(patches)
     yield made
-    made.close()
     patches.undo()
     torch._dynamo.reset()
 
@@ -624,3 +622,74 @@ class TestGraphBreaks:
 
     def test_where_nothing_was_compiled_there_is_nothing_to_count(self) -> None:
         assert graph_breaks() is None
+
+
+class Garbage:
+    """Takes its time when it is collected: a cycle, so that only the garbage collector frees it."""
+
+    def __init__(self, clock: HandClock, pause_ns: int) -> None:
+        self.clock, self.pause_ns, self.itself = clock, pause_ns, self
+
+    def __del__(self) -> None:
+        self.clock.tick(self.pause_ns)
+
+
+@pytest.fixture
+def collections(tmp_path: Path, clock: HandClock, patches: Patches) -> Recorder:
+    """Give what keeps the pauses of the garbage collector."""
+    gc.collect()
+    recorder = Recorder(tmp_path, clock)
+    Collections(clock, recorder).watch(patches)
+    return recorder
+
+
+def paused(recorder: Recorder, directory: Path) -> list[tuple[int, str]]:
+    """Return how long each pause took that was kept, and its detail."""
+    recorder.flush()
+    path = directory / rundir.EVENTS
+    events = rundir.read_lines(path, EventRecord) if path.exists() else ()
+    assert all(event.kind == "gc" for event in events)
+    return [(event.duration_ns, event.detail) for event in events]
+
+
+@pytest.mark.parametrize(("pause_ns", "kept"), [(LEAST_GC_NS - 1, 0), (LEAST_GC_NS, 1)])
+def test_long_pauses_of_the_garbage_collector_are_events_with_the_line_that_calls_it(
+    collections: Recorder, tmp_path: Path, clock: HandClock, pause_ns: int, kept: int
+) -> None:
+    Garbage(clock, pause_ns)
+    found = gc.collect(1)
+    line = inspect.currentframe().f_lineno - 1
+    assert found > 0
+    assert paused(collections, tmp_path) == [(pause_ns, f"generation 1{CALLED_AT}{__file__}:{line}")] * kept
+
+
+def test_the_collector_that_runs_by_itself_has_no_line(collections: Recorder, tmp_path: Path, clock: HandClock) -> None:
+    gc.collect()
+    Garbage(clock, LEAST_GC_NS)
+    held: list[list[int]] = []
+    while not paused(collections, tmp_path):
+        held.append([])
+    assert paused(collections, tmp_path) == [(LEAST_GC_NS, "generation 0")]
+
+
+def test_taken_away_it_hears_no_more_pauses(
+    collections: Recorder, tmp_path: Path, clock: HandClock, patches: Patches
+) -> None:
+    patches.undo()
+    Garbage(clock, 10 * LEAST_GC_NS)
+    gc.collect()
+    assert paused(collections, tmp_path) == []
+    assert inspect.isbuiltin(gc.collect)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("collections")
+def test_a_forked_process_does_not_listen() -> None:
+    def listens() -> bool:
+        return any("Collections" in repr(callback) for callback in gc.callbacks)
+
+    assert listens()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(listens())
+    assert os.waitpid(pid, 0)[1] == 0
