@@ -38,7 +38,10 @@ OF_OUR_SEED = (
 ASKS_RANK = "{} asks for its rank, and dpdoctor answers as if there were one process."
 TO_BE_OBSERVED = "profile with --modes native: under torchrun, where it is told its rank, the script may draw apart"
 OF_ITS_OWN = "let each rank take a part of its own: the script's loader draws the same batches on every rank"
-CODE_OF_ITS_OWN = "DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))"
+CODE_OF_ITS_OWN = """\
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, batch_size, sampler=sampler)
+sampler.set_epoch(epoch)  # as each epoch begins, for an order of its own"""
 TOO_SHORT = "make batches smaller, so that there is one for each rank, or let ranks share each one: --batch global"
 
 SEEN = (

@@ -308,9 +308,7 @@ class Conductor:
         """Begin a segment: nothing of the edge is charged to its first step."""
         parts = self._parts
         if segment.kind == "stop":
-            if parts.director and parts.director.tries_loaders and self._measured:
-                # Last of all: while it runs, the script's own workers fill their queues.
-                parts.loaders.measure_hand_offs()
+            self.try_loaders()
             parts.ending.stop("ok")
         if segment.kind == "proof":
             if parts.counter.num_replaced and (number := parts.wrapping.num_left_behind()):
@@ -332,6 +330,12 @@ class Conductor:
         self._begin_ns = None
         if segment.skip == 0:
             self._begin()
+
+    def try_loaders(self) -> None:
+        """Find out what other settings of the loaders would cost, last of all: meanwhile workers fill their queues."""
+        director = self._parts.director
+        if director is not None and director.tries_loaders and self._measured:
+            self._parts.loaders.measure_hand_offs()
 
     def _switch(self, segment: Segment) -> None:
         """Switch the segment's ablation on, and leave the loaders as far ahead as they are in full windows."""

@@ -51,6 +51,15 @@ def test_no_trace_is_made_where_none_was_asked_for(profile):
     assert not rundir.trace_dir(done.root, "single").exists()
 
 
+def test_what_loader_processes_would_cost_is_tried_after_a_script_that_ended(profile):
+    done = profile("ends_early.py", "--modes", "ddp", *SHORT, "--no-baseline", args=["12"])
+    assert done.exit_code == 0, done.output
+    first, second = (rank.record for rank in done.launch("ddp").ranks)
+    assert first.ending == second.ending == "returned"
+    assert [hand_off.n > 0 for hand_off in first.hand_offs] == [True]
+    assert not second.hand_offs
+
+
 # Of the first step, warm-up, the proof, the uncounted step after it, rounds 1, 2 and 5, and the traced steps.
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 7, 12, 27, 31])
