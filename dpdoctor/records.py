@@ -86,8 +86,8 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     core_benchmark_ns: int | None = None
 
 
-# In an event's detail, before a line.
-CALLED_AT = ", called at "
+# In an event's detail, before a line of the user's, and before that a library.
+CALLED_AT, CALLED_BY = ", called at ", ", by {}"
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,9 +100,10 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
             at once; iterator, DataLoader.__iter__.
         at_ns: when it began.
         step: steps that had ended by then.
-        detail: of gc, the generation and, after CALLED_AT, the line that called gc.collect(), if one did; of a
-            checkpoint, the file's name; of compile, what torch did and its compile id, as in `dynamo 0/1`: of frame 0,
-            and not its first; of iterator, the loader's place in Conversion.loaders.
+        detail: of gc, the generation and, if gc.collect() was called, after CALLED_BY the library that did and after
+            CALLED_AT the user's line that did or called that; of checkpoint, the file's name; of compile, what torch
+            did and its compile id, as in `dynamo 0/1`: of frame 0, and not its first; of iterator, the loader's place
+            in Conversion.loaders.
     """
 
     kind: str

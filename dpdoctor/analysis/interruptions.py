@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from dpdoctor.analysis.base.launches import NS, LaunchFacts, RankWindow, Window
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import LoaderSummary, ModeSummary
 from dpdoctor.analysis.weighing import share_beside
-from dpdoctor.records import CALLED_AT, PHASES, Launch, Loader, Rank, StepRecord
+from dpdoctor.records import CALLED_AT, CALLED_BY, PHASES, Launch, Loader, Rank, StepRecord
 
 NEARLY_ALL = 0.9
 
@@ -43,14 +44,27 @@ def slowest_by_step(launch: Launch, kind: str) -> dict[int, float]:
     return dict(found)
 
 
-def collecting_line(launches: Iterable[Launch]) -> str | None:
-    """Return the line whose calls of gc.collect() took nearly all of the garbage collector's time; None: none's did."""
-    taken_ns: dict[str, int] = defaultdict(int)
+class CollectCall(NamedTuple):
+    """What calls gc.collect(): a line of the user's or, where one is named, a library that this line calls."""
+
+    line: str
+    library: str = ""
+
+    @property
+    def words(self) -> str:
+        """That it does, as a sentence without its end."""
+        who, via = (self.library, f", from {self.line}") if self.library else (self.line, "")
+        return f"{who} calls gc.collect(){via}"
+
+
+def collect_call(launches: Iterable[Launch]) -> CollectCall | None:
+    """Return whose calls of gc.collect() took nearly all of the garbage collector's time; None: nobody's did."""
+    taken_ns: dict[CollectCall, int] = defaultdict(int)
     for event in (event for launch in launches for rank in launch.ranks for event in rank.events if event.kind == "gc"):
-        _, _, line = event.detail.partition(CALLED_AT)
-        taken_ns[line] += event.duration_ns
-    longest = max(taken_ns, key=taken_ns.__getitem__, default="")
-    return longest if longest and taken_ns[longest] >= NEARLY_ALL * sum(taken_ns.values()) else None
+        by, _, line = event.detail.partition(CALLED_AT)
+        taken_ns[CollectCall(line, by.partition(CALLED_BY.format(""))[2])] += event.duration_ns
+    found = max(taken_ns, key=taken_ns.__getitem__, default=CollectCall(""))
+    return found if found.line and taken_ns[found] >= NEARLY_ALL * sum(taken_ns.values()) else None
 
 
 def share_of_events(windows: Iterable[tuple[LaunchFacts, Window]], kind: str) -> Figure:

@@ -11,7 +11,7 @@ from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import NS
-from dpdoctor.analysis.interruptions import NEARLY_ALL, collecting_line, slowest_by_step
+from dpdoctor.analysis.interruptions import NEARLY_ALL, CollectCall, collect_call, slowest_by_step
 from dpdoctor.analysis.weighing import Weighed, above_zero
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
@@ -28,9 +28,10 @@ def _check(facts: ModeFacts) -> Finding | None:
     is_refuted = weighed.status == "refuted"
     if weighed.value < WARNING and not is_refuted:
         return None
-    line = collecting_line(facts.launches)
+    caller = collect_call(facts.launches)
     is_in_each = len(with_s) >= NEARLY_ALL * (len(with_s) + len(without_s))
-    advice = _of_calls(line, is_in_each=is_in_each) if line or (is_in_each and _are_full(facts)) else _OF_THE_COLLECTOR
+    is_called = caller is not None or (is_in_each and _are_full(facts))
+    advice = _of_calls(caller, is_in_each=is_in_each) if is_called else _OF_THE_COLLECTOR
     steps = f"{units.whole(len(with_s))} of {units.count(len(with_s) + len(without_s), 'measured step')}"
     evidence = [f"A collection in {steps}, {units.seconds(fmean(pauses_s))} each on the slowest rank."]
     if without_s:
@@ -49,7 +50,7 @@ def _check(facts: ModeFacts) -> Finding | None:
         remedy=None if is_refuted else advice.remedy,
         short_remedy=None if is_refuted else advice.short,
         code=None if is_refuted else advice.code,
-        line=line,
+        line=caller.line if caller else None,
         speedup=None if is_refuted else faster_without(weighed.cost),
         speedup_basis="predicted" if weighed.status == "confirmed" else "at most",
     )
@@ -71,12 +72,12 @@ _OF_THE_COLLECTOR = _Advice(
 )
 
 
-def _of_calls(line: str | None, *, is_in_each: bool) -> _Advice:
-    """Return what to do about calls of gc.collect(); None: it is not known where."""
-    at, often = f" at {line}" if line else "", " in nearly every step" if is_in_each else ""
+def _of_calls(caller: CollectCall | None, *, is_in_each: bool) -> _Advice:
+    """Return what to do about calls of gc.collect(); None: it is not known whose."""
+    often = " in nearly every step" if is_in_each else ""
     out = "take gc.collect() out of the training loop"
     return _Advice(
-        cause=f"gc.collect() is called{often}{at}",
+        cause=f"{caller.words if caller else 'gc.collect() is called'}{often}",
         remedy=out if is_in_each else f"{out}, or call it less often: Python collects by itself",
         short=out,
     )

@@ -11,7 +11,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import NO_TRACE
 from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.interruptions import collecting_line
+from dpdoctor.analysis.interruptions import collect_call
 from dpdoctor.analysis.rank_imbalance import CORE, GC, QUEUE, SlowRank
 from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
@@ -61,7 +61,7 @@ REMEDIES = {
     "alike; only loader processes and threads of the ranks themselves could make it the script's doing",
     "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
 }
-COLLECTS = "call gc.collect() on all ranks in the same step, or not at all: {} calls it"
+COLLECT_TOGETHER = "call gc.collect() on all ranks in the same step, or not at all: {}"
 # How much of a rank's slowness lies in something, by what that is; else in a phase of its host.
 _PART_WORDS = {
     CORE: "its core is slower at one and the same arithmetic, too, by {known} of a step",
@@ -288,8 +288,8 @@ def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str |
 
 
 def _remedy(facts: ModeFacts, verdict: Stragglers, cause: str | None) -> str:
-    if cause == GC and (line := collecting_line(facts.launches)):
-        return COLLECTS.format(line)
+    if cause == GC and (caller := collect_call(facts.launches)):
+        return COLLECT_TOGETHER.format(caller.words)
     if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
         return known
     if verdict.rank is None:

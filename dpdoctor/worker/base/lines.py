@@ -102,7 +102,7 @@ def _library(inner: list[FrameType]) -> str:
 
     Empty where that library is torch.
     """
-    packages = [_package(frame.f_code.co_filename) for frame in inner]
+    packages = [package(frame.f_code.co_filename) for frame in inner]
     package = next(filter(None, reversed(packages)), "")
     if package == "torch":
         return ""
@@ -112,7 +112,7 @@ def _library(inner: list[FrameType]) -> str:
     return "another library" if shown is None else f"{_qualified(shown)} ({package or 'installed'})"
 
 
-def _package(filename: str) -> str:
+def package(filename: str) -> str:
     """Return the name of the installed package that a file is of; empty: of none."""
     _, found, rest = filename.rpartition("-packages/")
     return rest.partition(os.sep)[0].removesuffix(".py") if found else ""

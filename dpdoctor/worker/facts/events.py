@@ -15,7 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpdoctor import redact
-from dpdoctor.records import CALLED_AT
+from dpdoctor.records import CALLED_AT, CALLED_BY
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.phases import PhaseClock
 from dpdoctor.worker.timing.recorder import Recorder
@@ -256,7 +257,7 @@ class CompileEvents:
 
 
 class Collections:
-    """Records the pauses of Python's garbage collector, and at which line gc.collect() was called."""
+    """Records the pauses of Python's garbage collector, and the user's line that called gc.collect(), or what did."""
 
     def __init__(self, clock: Callable[[], int], recorder: Recorder) -> None:
         self._clock = clock
@@ -270,8 +271,8 @@ class Collections:
 
         @functools.wraps(collect)
         def collect_and_tell(*args: Any, **options: Any) -> int:
-            caller = sys._getframe(1)
-            self._called_at = f"{CALLED_AT}{caller.f_code.co_filename}:{caller.f_lineno}"
+            library = lines.package(sys._getframe(1).f_code.co_filename)
+            self._called_at = f"{CALLED_BY.format(library) if library else ''}{CALLED_AT}{lines.caller()}"
             try:
                 return collect(*args, **options)
             finally:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dpdoctor.records import CALLED_AT, Rank, StepRecord
+from dpdoctor.records import CALLED_AT, CALLED_BY, Rank, StepRecord
 from dpdoctor.rules.gc_pauses import RULE
 from tests.builders import cases, records
 from tests.builders.cases import Case
@@ -58,9 +58,14 @@ def test_a_call_stays_the_scripts_own_beside_many_short_collections() -> None:
 def test_a_call_is_told_with_its_line(every: int, often: str, remedy: str) -> None:
     found = RULE.check(pausing(every, 0.05, detail=f"generation 1{CALLED_AT}/home/me/train.py:41"))
     assert (found.line, found.code) == ("/home/me/train.py:41", None)
-    assert found.cause == f"gc.collect() is called{often} at /home/me/train.py:41"
+    assert found.cause == f"/home/me/train.py:41 calls gc.collect(){often}"
     assert remedy in found.remedy
     assert found.short_remedy == "take gc.collect() out of the training loop"
+
+
+def test_a_call_of_a_librarys_is_told_with_the_line_that_calls_that() -> None:
+    found = RULE.check(pausing(4, 0.05, detail=f"{FULL}{CALLED_BY.format('lightning')}{CALLED_AT}train.py:41"))
+    assert (found.cause, found.line) == ("lightning calls gc.collect(), from train.py:41", "train.py:41")
 
 
 def test_a_call_that_takes_little_of_what_is_collected_is_not_the_cause() -> None:

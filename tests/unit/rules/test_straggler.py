@@ -470,5 +470,7 @@ def test_a_rank_that_calls_the_collector_is_told_the_line() -> None:
     ]
     found = finding(cases.case("ddp", world_size=2, of=ranks))
     assert found.cause == CAUSES["gc"]
-    assert found.remedy == "call gc.collect() on all ranks in the same step, or not at all: train.py:41 calls it"
+    assert (
+        found.remedy == "call gc.collect() on all ranks in the same step, or not at all: train.py:41 calls gc.collect()"
+    )
     assert found.short_remedy == "call gc.collect() on all ranks in the same step"

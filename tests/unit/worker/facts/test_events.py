@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpdoctor import rundir
-from dpdoctor.records import CALLED_AT, EventRecord
+from dpdoctor.records import CALLED_AT, CALLED_BY, EventRecord
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.facts.events import (
     EVALUATION,
@@ -661,6 +661,18 @@ def test_long_pauses_of_the_garbage_collector_are_events_with_the_line_that_call
     line = inspect.currentframe().f_lineno - 1
     assert found > 0
     assert paused(collections, tmp_path) == [(pause_ns, f"generation 1{CALLED_AT}{__file__}:{line}")] * kept
+
+
+def test_a_library_that_calls_the_collector_is_named_with_the_line_that_calls_it(
+    collections: Recorder, tmp_path: Path, clock: HandClock
+) -> None:
+    loop: dict[str, Any] = {"gc": gc}
+    exec(compile("def run(): gc.collect()", "/venv/lib/site-packages/acme/loop.py", "exec"), loop)
+    Garbage(clock, LEAST_GC_NS)
+    loop["run"]()
+    line = inspect.currentframe().f_lineno - 1
+    by = CALLED_BY.format("acme")
+    assert paused(collections, tmp_path) == [(LEAST_GC_NS, f"generation 2{by}{CALLED_AT}{__file__}:{line}")]
 
 
 def test_the_collector_that_runs_by_itself_has_no_line(collections: Recorder, tmp_path: Path, clock: HandClock) -> None:
