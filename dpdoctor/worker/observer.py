@@ -349,6 +349,8 @@ class Observer(ABC):
             return
         self._left = "returned"
         self._evaluations.trains()
+        if code in (None, 0):
+            self._conductor.try_loaders()
         status, reason = self._conductor.script_returned()
         if code not in (None, 0):
             status, reason = "failed", f"the script ended itself with exit code {code!r}{self._suspect()}"

@@ -217,8 +217,6 @@ class Rank(Observer):
             self._left = "returned"
             with contextlib.suppress(Stop):
                 self._ending.stop("failed", self._refusal.reason)
-        if code in (None, 0) and not self._ending.begun:
-            self._conductor.try_loaders()
         super()._returned(code)
 
     def _raised(self, error: BaseException) -> None:

@@ -53,6 +53,33 @@ def test_torchrun_ends_well_and_counts_what_its_ranks_drew(profile):
     assert (ended.exit_codes, ended.ended_by_dpdoctor) == ((0,), (False,))
 
 
+READS_ONCE = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for batch in torch.utils.data.DataLoader(torch.rand(400, 8), batch_size=4):
+    model(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_loader_processes_would_cost_is_tried_as_a_job_ends_by_itself(profile, tmp_path):
+    script = tmp_path / "once.py"
+    script.write_text(READS_ONCE)
+    run = profile(str(script), *SHORT, "--rounds", "500", *TWO_FORKED)
+    skip_without_wall(run)
+    assert run.exit_code == 0, run.output
+    first, second = (rank.record for rank in run.launch("native").ranks)
+    assert (first.ending, second.ending) == ("returned", "returned")
+    assert [hand_off.n > 0 for hand_off in first.hand_offs] == [True]
+    assert not second.hand_offs
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

@@ -483,7 +483,7 @@ class Loaders:
     def _longest_fetch_s(self, number: int) -> float:
         return self._inside.longest_fetch_ns[number] * 1e-9 if self._inside else 0.0
 
-    def measure_hand_offs(self, limit_s: float = 1.0) -> None:
+    def measure_hand_offs(self, limit_s: float = 2.0) -> None:
         """Find out what moving a batch from a worker costs, within `limit_s`.
 
         Of a loader without workers also whether its dataset works in one, within TRIAL_S more.
