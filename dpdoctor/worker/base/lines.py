@@ -103,13 +103,13 @@ def _library(inner: list[FrameType]) -> str:
     Empty where that library is torch.
     """
     packages = [package(frame.f_code.co_filename) for frame in inner]
-    package = next(filter(None, reversed(packages)), "")
-    if package == "torch":
+    called = next(filter(None, reversed(packages)), "")
+    if called == "torch":
         return ""
-    theirs = [frame for frame, of in zip(inner, packages, strict=True) if of == package]
+    theirs = [frame for frame, of in zip(inner, packages, strict=True) if of == called]
     callback = next((frame for frame in inner if _CALLBACK.match(frame.f_code.co_name)), None)
     shown = callback or next(iter(theirs), None)
-    return "another library" if shown is None else f"{_qualified(shown)} ({package or 'installed'})"
+    return "another library" if shown is None else f"{_qualified(shown)} ({called or 'installed'})"
 
 
 def package(filename: str) -> str:
