@@ -87,7 +87,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # In an event's detail, before a line of the user's, and before that a library.
-CALLED_AT, CALLED_BY = ", called at ", ", by {}"
+CALLED_AT, CALLED_BY = ", called at ", ", by "
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,21 +18,27 @@ from dpdoctor.analysis.base.launches import NS, LaunchFacts, RankWindow, Window
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import LoaderSummary, ModeSummary
 from dpdoctor.analysis.weighing import share_beside
-from dpdoctor.records import CALLED_AT, CALLED_BY, PHASES, Launch, Loader, Rank, StepRecord
+from dpdoctor.records import CALLED_AT, CALLED_BY, PHASES, EventRecord, Launch, Loader, Rank, StepRecord
 
+# Of the steps, or of the time in collections, from which something is said of all.
 NEARLY_ALL = 0.9
 
 
 def events_by_step(rank: Rank, kind: str, detail: str | None = None) -> dict[int, int]:
     """Return the ns that events of one kind, or with one detail, took in each step of a rank, by the step's number."""
     found: dict[int, int] = defaultdict(int)
-    for event in rank.events:
-        if event.kind != kind or detail not in {None, event.detail}:
-            continue
-        index = bisect_right(rank.steps, event.at_ns, key=attrgetter("begin_ns")) - 1
-        if index >= 0 and event.at_ns < (step := rank.steps[index]).begin_ns + step.duration_ns:
+    for event, step in _within_steps(rank, kind):
+        if detail in {None, event.detail}:
             found[step.step] += event.duration_ns
     return dict(found)
+
+
+def _within_steps(rank: Rank, kind: str) -> Iterator[tuple[EventRecord, StepRecord]]:
+    """Yield the events of one kind that began within a step, each with that."""
+    for event in rank.events:
+        index = bisect_right(rank.steps, event.at_ns, key=attrgetter("begin_ns")) - 1 if event.kind == kind else -1
+        if index >= 0 and event.at_ns < (step := rank.steps[index]).begin_ns + step.duration_ns:
+            yield event, step
 
 
 def slowest_by_step(launch: Launch, kind: str) -> dict[int, float]:
@@ -57,12 +63,22 @@ class CollectCall(NamedTuple):
         return f"{who} calls gc.collect(){via}"
 
 
-def collect_call(launches: Iterable[Launch]) -> CollectCall | None:
-    """Return whose calls of gc.collect() took nearly all of the garbage collector's time; None: nobody's did."""
+def collections(windows: Iterable[tuple[LaunchFacts, Window]]) -> list[EventRecord]:
+    """Return the garbage collections in the steady steps of these windows, on all ranks."""
+    found = []
+    for launch, window in windows:
+        for rank, part in zip(launch.ranks, window.ranks, strict=True):
+            steady = {step.step for step in part.steady}
+            found += [event for event, step in _within_steps(rank, "gc") if step.step in steady]
+    return found
+
+
+def collect_call(events: Iterable[EventRecord]) -> CollectCall | None:
+    """Return whose calls of gc.collect() took nearly all of the time of these collections; None: nobody's did."""
     taken_ns: dict[CollectCall, int] = defaultdict(int)
-    for event in (event for launch in launches for rank in launch.ranks for event in rank.events if event.kind == "gc"):
+    for event in events:
         by, _, line = event.detail.partition(CALLED_AT)
-        taken_ns[CollectCall(line, by.partition(CALLED_BY.format(""))[2])] += event.duration_ns
+        taken_ns[CollectCall(line, by.partition(CALLED_BY)[2])] += event.duration_ns
     found = max(taken_ns, key=taken_ns.__getitem__, default=CollectCall(""))
     return found if found.line and taken_ns[found] >= NEARLY_ALL * sum(taken_ns.values()) else None
 

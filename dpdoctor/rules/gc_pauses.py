@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dpdoctor import units
-from dpdoctor.analysis import Figure, Finding, ModeFacts
+from dpdoctor.analysis import EventRecord, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import NS
-from dpdoctor.analysis.interruptions import NEARLY_ALL, CollectCall, collect_call, slowest_by_step
+from dpdoctor.analysis.interruptions import NEARLY_ALL, CollectCall, collect_call, collections, slowest_by_step
 from dpdoctor.analysis.weighing import Weighed, above_zero
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
@@ -28,9 +29,10 @@ def _check(facts: ModeFacts) -> Finding | None:
     is_refuted = weighed.status == "refuted"
     if weighed.value < WARNING and not is_refuted:
         return None
-    caller = collect_call(facts.launches)
+    collected = collections(facts.windows)
+    caller = collect_call(collected)
     is_in_each = len(with_s) >= NEARLY_ALL * (len(with_s) + len(without_s))
-    is_called = caller is not None or (is_in_each and _are_full(facts))
+    is_called = caller is not None or (is_in_each and _are_full(collected))
     advice = _of_calls(caller, is_in_each=is_in_each) if is_called else _OF_THE_COLLECTOR
     steps = f"{units.whole(len(with_s))} of {units.count(len(with_s) + len(without_s), 'measured step')}"
     evidence = [f"A collection in {steps}, {units.seconds(fmean(pauses_s))} each on the slowest rank."]
@@ -128,9 +130,8 @@ def _is_ahead(facts: ModeFacts, pause_s: float) -> bool:
     return fmean(ahead_s) > pause_s
 
 
-def _are_full(facts: ModeFacts) -> bool:
+def _are_full(events: Sequence[EventRecord]) -> bool:
     """Return whether nearly all of the time went into collections of all generations; others come by themselves."""
-    events = [e for launch in facts.launches for rank in launch.ranks for e in rank.events if e.kind == "gc"]
     full_ns = sum(event.duration_ns for event in events if event.detail.startswith("generation 2"))
     return full_ns >= NEARLY_ALL * sum(event.duration_ns for event in events)
 

@@ -21,6 +21,7 @@ _HOLDS = {SequentialSampler: "data_source", RandomSampler: "data_source", Distri
 # Of others the latest indices are remembered: enough for as many batches as are made up, of usual ones.
 MOST_GIVEN = 4096
 _GIVEN = "dpdoctor_given"
+DAEMONIC = "a daemonic process, as multiprocessing calls it, may start no others"
 
 
 class ApartLoader(DataLoader[Any]):
@@ -40,7 +41,13 @@ class ApartLoader(DataLoader[Any]):
         return self.batch_sampler if self._auto_collation else self.sampler
 
     def begin(self) -> Any:
-        """Return an iterator that the script's hooks do not see; the caller shuts its workers down."""
+        """Return an iterator that the script's hooks do not see; the caller shuts its workers down.
+
+        Raises:
+            OSError, RuntimeError: its workers cannot be started.
+        """
+        if self.num_workers and multiprocessing.current_process().daemon:
+            raise RuntimeError(DAEMONIC)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a process with threads forks: so does every loader with workers
             return self._get_iterator()

@@ -272,7 +272,7 @@ class Collections:
         @functools.wraps(collect)
         def collect_and_tell(*args: Any, **options: Any) -> int:
             library = lines.package(sys._getframe(1).f_code.co_filename)
-            self._called_at = f"{CALLED_BY.format(library) if library else ''}{CALLED_AT}{lines.caller()}"
+            self._called_at = f"{CALLED_BY if library else ''}{library}{CALLED_AT}{lines.caller()}"
             try:
                 return collect(*args, **options)
             finally:

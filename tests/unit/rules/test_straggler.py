@@ -107,7 +107,7 @@ def _rank(index: int, late_ms: float, phase: str, collected: bool, chance_ms: fl
         for _ in range(PER_WINDOW):
             own = {"forward": ms} if name == "full" else _with({"forward": ms - late_ms}, phase, late_ms)
             made = records.step(ms, step=len(steps), window=number, begin_ns=at, phases_ms=own)
-            if collected and late_ms and name == "no_comm":
+            if collected and late_ms:
                 events.append(
                     EventRecord(kind="gc", at_ns=at + MS, duration_ns=round(late_ms * MS), step=len(steps), detail="")
                 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import time
@@ -79,6 +80,11 @@ def test_what_takes_too_long_is_left_unknown() -> None:
 class DiesSending(list[Any]):
     def __iter__(self) -> Any:
         raise MemoryError
+
+
+def test_a_daemonic_process_starts_none_and_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    assert measure_hand_off(0, Specimen([1], shared=False, pin_memory=False), time.monotonic_ns, PATIENT_S) is None
 
 
 @pytest.mark.measured
