@@ -90,6 +90,7 @@ class Conductor:
 
     Attributes:
         has_moved_on: whether recording ended, with a window measured, as the script began to train another model.
+        is_proving: whether the step that has begun is the proof's.
     """
 
     def __init__(self, parts: Parts, first: Segment) -> None:
@@ -109,7 +110,7 @@ class Conductor:
         self._first_pass_ns = 0
         self._period = 1
         self._turns = Turns(first.num_steps, self._period)
-        self.has_moved_on = False
+        self.has_moved_on = self.is_proving = False
         parts.watch.entered.is_on = first.kind == "warmup"
 
     def on_step(self) -> None:
@@ -325,6 +326,7 @@ class Conductor:
         parts.watch.entered.is_on = segment.ablation == FULL and segment.kind in {"warmup", "measure"}
         self._segment, self._number, self._done = segment, self._number + 1, 0
         self._turns = Turns(segment.num_steps, self._period)
+        self.is_proving = segment.kind == "proof"
         parts.heartbeat.enter(segment.kind if segment.ablation == FULL else EXPERIMENT, self._number)
         parts.steplog.restart()
         self._begin_ns = None

@@ -238,7 +238,7 @@ class Native(Observer):
                 self._look_at(exchanges)
             self._conductor.on_step()
             if exchanges is not None:
-                exchanges.is_on = self._heartbeat.stage == "proof" or self._is_next_looked_at
+                exchanges.is_on = self._conductor.is_proving or self._is_next_looked_at
         except LostError as error:
             why = "" if self._optimizers.any_seen else BY_BACKWARD.format(self._where.rank)
             self._let_go(f"the ranks do not meet any more: {error}{why}")
@@ -253,14 +253,11 @@ class Native(Observer):
         if self._steplog.num_steps == 1:
             _spare_descendants()
 
-    def _after_backward(self) -> None:
+    def _trained_past(self) -> None:
         """Where a module alone trained that holds nothing of the optimizers', they step copies or shards of its own."""
         wrapping = self._wrapping
-        is_passed_by = wrapping.passed_by is not None and not wrapping.awaited
-        super()._after_backward()
-        if is_passed_by and self._optimizers.any_seen and not wrapping.has_modules and wrapping.unheld():
+        if self._optimizers.any_seen and not wrapping.has_modules and wrapping.unheld():
             wrapping.by_copies = wrapping.doubts_copies = True
-        wrapping.passed_by = None
 
     def _take_hooks_away(self) -> None:
         """Leave of us only what the script has put hooks of its own around, which lets everything pass."""

@@ -69,6 +69,8 @@ class Observer(ABC):
     _before_backward: Callable[[Any, bool, bool], None] | None = None
     _on_built: Callable[[], None] | None = None
     _passed_in_step: Callable[[], None] | None = None
+    # A backward pass ended before which only a module was called that holds nothing of the optimizers'.
+    _trained_past: Callable[[], None] | None = None
     _passes_before_steps = 0
 
     def __init__(
@@ -302,20 +304,27 @@ class Observer(ABC):
         self._tally.copied(storages(tensor), live_storages(copy))
 
     def _after_backward(self) -> None:
-        optimizers, passes, in_step = self._optimizers, self._mode.passes, bool(self._counter.under_way)
+        optimizers, wrapping, passes = self._optimizers, self._wrapping, self._mode.passes
+        in_step, is_past = bool(self._counter.under_way), wrapping.passed_by is not None and not wrapping.awaited
         self._tally.backward(in_step=in_step)
         self._watch.backward_ended()
         passes.num_ended += 1
         if not (self._steplog.num_steps or in_step):
             self._heartbeat.backward_ended()
-        if self._wrapping.awaited:
-            self._wrapping.backward_ended()
+        if wrapping.awaited:
+            wrapping.backward_ended()
         if optimizers.in_backward or not optimizers.any_seen:
             passes.with_step = optimizers.in_backward_at
-            self._wrapping.without_optimizer |= not optimizers.any_seen
+            wrapping.without_optimizer |= not optimizers.any_seen
             optimizers.backward_ended()
-        if self._counter.backward_ended() and self._passed_in_step is not None:
-            self._passed_in_step()
+        if in_step:
+            self._counter.backward_ended()
+            if self._passed_in_step is not None:
+                self._passed_in_step()
+        if self._trained_past is not None:
+            if is_past:
+                self._trained_past()
+            wrapping.passed_by = None
 
     def _trains_nothing(self, optimizers: tuple[str, ...]) -> None:
         passes = f"{MOST_IDLE} steps, each after a backward pass"

@@ -65,7 +65,7 @@ class Inside:
         self._transforms: dict[tuple[int, int, str], list[int]] = {}
         # What a loader's first batch was made of; None: of things that cannot be made anew.
         self._specimens: dict[int, Specimen | None] = {}
-        self._waits = Waits()
+        self._waits = Waits(clock)
         self._loaders: dict[int, weakref.ref[DataLoader[Any]]] = {}
         self.hand_offs: tuple[HandOff, ...] = ()
         self.longest_fetch_ns: Counter[int] = Counter()
@@ -141,7 +141,7 @@ class Inside:
                 return fetch(iterator)
             source, before = seen.source, None
             if source.worker != IN_PROCESS:
-                before = (waits.lap(clock())[1], *depths(iterator))
+                before = (waits.lap()[1], *depths(iterator))
             asked_ns = clock()
             batch = fetch(iterator)
             wait_ns, fetched, source.fetched = clock() - asked_ns, source.fetched, None
@@ -167,7 +167,7 @@ class Inside:
                 if fetched.num_items:
                     self._add(seen, fetched)
             if source.worker != IN_PROCESS:
-                waits.skip(clock())
+                waits.skip()
             if seen.loader not in specimens:
                 specimens[seen.loader] = describe(batch, iterator)
             return batch

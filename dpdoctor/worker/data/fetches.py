@@ -125,18 +125,14 @@ class WatchedFetcher:
         if look is not None:
             look.open()
             self._unlooked_ns = 0
-        gap_queued_ns = self._waits.lap(self._clock())[1]
         self._collate.compares = is_looked_at = self._number % LOOKED_AT_EVERY == 0
-        # To ask the kernel takes time, which is no part of the fetch.
-        begin_ns = self._clock()
-        self._waits.skip(begin_ns)
+        _, gap_queued_ns, _, begin_ns = self._waits.lap()
         try:
             batch = self._fetcher.fetch(index)
         finally:
             if look is not None:
                 look.close()
-        end_ns = self._clock()
-        cpu_ns, queued_ns = self._waits.lap(end_ns)
+        cpu_ns, queued_ns, end_ns, _ = self._waits.lap()
         fetch_ns, collate_ns = end_ns - begin_ns, self._collate.duration_ns
         self._unlooked_ns += fetch_ns
         size = num_bytes(batch) if is_looked_at else 0

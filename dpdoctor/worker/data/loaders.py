@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from msgspec.structs import replace
+from torch import is_grad_enabled
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -146,7 +147,7 @@ class Loaders:
                 tally.epoch_began(number)
                 iterator = inside.begin(loader, number, begun)
                 iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
-                iterator.dpdoctor_began = threading.get_ident(), torch.is_grad_enabled()
+                iterator.dpdoctor_began = threading.get_ident(), is_grad_enabled()
                 self._read[number] = weakref.ref(iterator)
                 self.replay.began(iterator, number, _told_length(loader))
             finally:
@@ -207,7 +208,7 @@ class Loaders:
     def _passed(self, iterator: Any, fetch: Fetch) -> Any:
         """Return the next batch of an iterator while they pass unseen."""
         try:
-            batch, _ = self.replay.next(iterator, fetch, for_training=torch.is_grad_enabled())
+            batch, _ = self.replay.next(iterator, fetch, for_training=is_grad_enabled())
         except StopIteration as end:
             iterator.dpdoctor_is_over = True
             self._ran_out(getattr(iterator, "dpdoctor_loader", UNMET), end)
@@ -282,7 +283,7 @@ class Loaders:
     def _rule_for(self, sampler: Any) -> str:
         if not self.reseeds:
             return OWN
-        if self._world_size == 1 or not torch.is_grad_enabled():
+        if self._world_size == 1 or not is_grad_enabled():
             return "whole"
         length = length_of(sampler)
         if self._rule == "per-device" and length is not None and length < self._world_size:
@@ -380,7 +381,7 @@ class Loaders:
         They always are in a thread of the script's: where it only fetches, that counts with which the iteration began.
         """
         thread, began_with = getattr(iterator, "dpdoctor_began", (None, True))
-        if not (torch.is_grad_enabled() if thread is None or thread == threading.get_ident() else began_with):
+        if not (is_grad_enabled() if thread is None or thread == threading.get_ident() else began_with):
             return False
         if number in self._in_eval_mode:
             return False
@@ -428,7 +429,7 @@ class Loaders:
             return f"batches of {loader.batch_size} are cut into {parts} of unequal size; averaging weighs them alike"
         if rule != "whole":
             return ""
-        if not torch.is_grad_enabled():
+        if not is_grad_enabled():
             return "iterated without gradients: an evaluation, every rank sees all of it"
         batches, ranks = units.count(length_of(sampler) or 0, "batch"), units.count(self._world_size, "rank")
         return f"{batches} cannot be shared by {ranks}: every rank takes all"

@@ -59,7 +59,7 @@ class Workers:
             self._ring.write(worker, generation, number, fetched)
 
         look = Look(self.chains, self._clock) if self.chains else None
-        return WatchedFetcher(fetcher, look, note, self._clock, Waits())
+        return WatchedFetcher(fetcher, look, note, self._clock, Waits(self._clock))
 
 
 class _Forking(threading.local):

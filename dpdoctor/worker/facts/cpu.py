@@ -166,29 +166,37 @@ class Waits:
         lets_pass: whether whoever takes laps is to take none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
         self.lets_pass = False
         self._queue: CoreQueue | None = None
         self._at_ns = self._cpu_ns = self._waited_ns = 0
         self._thread = 0
 
-    def lap(self, now_ns: int) -> tuple[int, int]:
-        """Return CPU time and wait since the last lap, in ns; zeros for the first, and in any other thread."""
-        cpu_ns = thread_time_ns()
+    def lap(self) -> tuple[int, int, int, int]:
+        """End a lap: return its CPU time and wait, when it ended and when the next began, in ns.
+
+        To ask the kernel takes time, which lies between the two. In the first lap, and in any other thread, CPU time
+        and wait are 0.
+        """
+        now_ns, cpu_ns = self._clock(), thread_time_ns()
         if self._queue is None:
             self._queue, self._thread = CoreQueue(), get_ident()
-            self._at_ns, self._cpu_ns, self._waited_ns = now_ns, cpu_ns, self._queue.waited_ns()
+            self._waited_ns = self._queue.waited_ns()
+            self.skip()
+            return 0, 0, now_ns, self._at_ns
         if self._thread != get_ident():
-            return 0, 0
+            return 0, 0, now_ns, now_ns
         used_ns = cpu_ns - self._cpu_ns
         idle_ns = now_ns - self._at_ns - used_ns
         self._at_ns, self._cpu_ns = now_ns, cpu_ns
         if idle_ns < _LEAST_IDLE_NS:
-            return used_ns, 0
+            return used_ns, 0, now_ns, now_ns
         before_ns, self._waited_ns = self._waited_ns, self._queue.waited_ns()
-        return used_ns, min(max(0, self._waited_ns - before_ns), idle_ns)
+        self.skip()
+        return used_ns, min(max(0, self._waited_ns - before_ns), idle_ns), now_ns, self._at_ns
 
-    def skip(self, now_ns: int) -> None:
+    def skip(self) -> None:
         """End a lap that nobody asks about; a wait in it may show in the next, up to the next's time off the core."""
         if self._queue is not None and self._thread == get_ident():
-            self._at_ns, self._cpu_ns = now_ns, thread_time_ns()
+            self._at_ns, self._cpu_ns = self._clock(), thread_time_ns()

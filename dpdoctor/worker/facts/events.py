@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from dpdoctor import redact
@@ -74,21 +75,21 @@ class Evaluations:
 
     def iterates(self) -> None:
         """The script begins to iterate a loader."""
-        if self._begin_ns is None and not torch.is_grad_enabled():
+        if self._begin_ns is None and not is_grad_enabled():
             self._iterated_ns = self._iterated_ns or self._clock()
         self.leaves()
 
     def fetches(self, iterator: int = 0) -> None:
         """The script asks an iterator over a loader, known by this number, for a batch."""
-        self._reads_aside = not torch.is_grad_enabled()
+        self._reads_aside = not is_grad_enabled()
         if self._begin_ns is None:
             self._source = iterator
-            if self._iterated_ns is not None and self._has_trained and not torch.is_grad_enabled():
+            if self._iterated_ns is not None and self._has_trained and not is_grad_enabled():
                 # No forward was seen since the batch before.
                 self._asks, self._asks_again, self._left_ns = True, self._asks, None
         if self._begin_ns is not None or self._iterated_ns is not None:
             self._asked |= iterator == self._source
-            self._reads |= not torch.is_grad_enabled()
+            self._reads |= not is_grad_enabled()
             self.doubt_ns = None
             self.leaves()
 
@@ -99,7 +100,7 @@ class Evaluations:
     def leaves(self) -> None:
         """What begins now is no part of an evaluation, unless another of its forwards follows."""
         is_open = self._begin_ns is not None or self._asks_again
-        if is_open and self._left_ns is None and torch.is_grad_enabled():
+        if is_open and self._left_ns is None and is_grad_enabled():
             self._left_ns = self._clock()
 
     def forward(self, *, with_gradients: bool = False) -> None:

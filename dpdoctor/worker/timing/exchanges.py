@@ -361,12 +361,11 @@ class Exchanges:
     def _sequence_numbers(self) -> int:
         groups = list(self._groups)
         try:
-            # One alone is the group of all ranks, who are as many as before.
-            if len(groups) > 1 or not self._has_others:
-                shared = [group for group in groups if group.size() > 1]
-                self._has_others = bool(shared)
-                groups = shared or groups
-            return sum(map(_sequence_number, groups))
+            if len(groups) == 1 and self._has_others:
+                return int(_sequence_number(groups[0]))  # it is the group of all ranks, who are as many as before
+            shared = [group for group in groups if group.size() > 1]
+            self._has_others = bool(shared)
+            return sum(map(_sequence_number, shared or groups))
         except RuntimeError:  # a backend that counts none
             self.is_known = False
             return 0

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -62,6 +63,8 @@ class StepCounter:
         self._others = 0
         # Who stepped last and how often in a row; how many steps in a row the reference took when it last stepped.
         self._in_a_row: tuple[int | None, int] = (None, 0)
+        # Steps that the reference went on to take since, and that are in no counter yet.
+        self._more = 0
         self._turn = 0
         self._inside = 0
         self._built = self._built_before = self._longest_silence = 0
@@ -94,6 +97,11 @@ class StepCounter:
         token, under_way = (optimizer, scaled), self.under_way
         if token not in under_way:
             return False  # a subclass's step, counted when the base class's step that it called ended
+        if len(under_way) == 1 and self._goes_on(optimizer):
+            under_way.clear()
+            self._more += 1
+            return True
+        self._count_more()
         while under_way.pop() != token:
             pass  # an exception ended it
         if under_way:
@@ -116,6 +124,23 @@ class StepCounter:
             self._others = 0
         self._built_before = self._built
         return True
+
+    def _goes_on(self, optimizer: int) -> bool:
+        """Return whether a step is one more of the reference's, which took the last one, and nothing else happened."""
+        is_quiet = not (self._others or self._inside) and self._built_before == self._built
+        return is_quiet and optimizer == self.reference == self._in_a_row[0]
+
+    def _count_more(self) -> None:
+        if not self._more:
+            return
+        (optimizer, in_a_row), more, self._more = self._in_a_row, self._more, 0
+        assert optimizer is not None
+        self._in_a_row = (optimizer, in_a_row + more)
+        self._num_steps += more
+        self._taken[optimizer] += more
+        self._counts[optimizer] += more
+        self._last_step[optimizer] = self._num_steps
+        self._turn = in_a_row + more
 
     def _takes_over(self, optimizer: int) -> bool:
         """Note a step of another optimizer than the reference; return whether it is the reference from this step on."""
@@ -162,6 +187,7 @@ class StepCounter:
 
     def elect(self) -> bool:
         """Make the optimizer with most steps since the last election the reference; return whether it changed."""
+        self._count_more()
         counts, self._counts = self._counts, Counter()
         if not counts or self.reference is None:
             return False
@@ -349,7 +375,7 @@ class Optimizers:
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal only_steps
-            if torch.compiler.is_compiling():  # it is called by another one, and in that one's graph
+            if is_compiling():  # it is called by another one, and in that one's graph
                 return compiled(*args, **kwargs)
             num_passes = self._phases.num_passes
             depth = self._phases.push(OPTIMIZER) if only_steps else ELSEWHERE
@@ -375,7 +401,7 @@ class Optimizers:
         *,
         scaled: bool = False,
     ) -> None:
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return
         self._check()
         known = self._known.get(id(optimizer)) or self._meet(optimizer)
@@ -401,7 +427,7 @@ class Optimizers:
             self._on_idle(tuple(dict.fromkeys(self._idle)))
 
     def _end(self, optimizer: Optimizer, *_: Any, scaled: bool = False) -> None:
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             self._in_graph.append(optimizer)
             return
         known = self._known[id(optimizer)]

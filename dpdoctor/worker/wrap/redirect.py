@@ -10,7 +10,8 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch import nn
+from torch import is_grad_enabled, nn
+from torch.compiler import is_compiling
 from torch.nn.utils.rnn import PackedSequence
 
 from dpdoctor.worker.base import structure
@@ -63,14 +64,14 @@ class Redirect:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Traced by dynamo, from inside a compiled wrapper: the answer is a constant to it, a thread's number is not.
-        if torch.compiler.is_compiling() or self._thread == (thread := get_ident()):
+        if is_compiling() or self._thread == (thread := get_ident()):
             return self._plain(*args, **kwargs)
         watch = self._watch
         if watch.phases.lets_pass:
             return self._own_call(*args, **kwargs)
         if self.holders and not self.holders.isdisjoint(watch.open_passes):
             return self._own_call(*args, **kwargs)
-        if not torch.is_grad_enabled():
+        if not is_grad_enabled():
             watch.evaluating_forward()
             return self._own_call(*args, **kwargs)
         given = None

@@ -84,6 +84,7 @@ class Tried:
 
     def __init__(self, rig: Rig, dataset: Dataset[torch.Tensor], **fields: Any) -> None:
         rig.loaders._inside._clock = time.monotonic_ns  # type: ignore[union-attr]
+        rig.loaders._inside._waits._clock = time.monotonic_ns  # type: ignore[union-attr]
         self.replay, self.companion = rig.loaders.replay, rig.loaders.companion
         self.loader = DataLoader(dataset, batch_size=2, **fields)
         self.iterator = iter(self.loader)

@@ -56,7 +56,7 @@ class Watched:
         self.inner = _MapDatasetFetcher(self.dataset, True, collate, False)
         look = Look(find_chains(self.dataset), clock)
         noted = self.noted = list[tuple[int, Fetched]]()
-        self.fetcher = WatchedFetcher(self.inner, look, lambda *what: noted.append(what), clock, Waits())
+        self.fetcher = WatchedFetcher(self.inner, look, lambda *what: noted.append(what), clock, Waits(clock))
 
 
 def test_a_fetch_is_timed(clock: HandClock) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dpdoctor.worker.facts import cpu
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, Waits, core_benchmark_ns
+from tests.builders.handclock import HandClock
 
 BURNT_S = 0.2
 
@@ -213,45 +214,63 @@ def test_a_script_that_closed_the_file_is_0() -> None:
 @pytest.mark.measured
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_lap_on_a_busy_core_has_computing_and_waiting() -> None:
-    waits = Waits()
-    assert waits.lap(time.monotonic_ns()) == (0, 0)
-    begin_ns = time.monotonic_ns()
+    waits = Waits(time.monotonic_ns)
+    used_ns, queued_ns, _, begin_ns = waits.lap()
+    assert (used_ns, queued_ns) == (0, 0)
     on_one_core(lambda: compute(0.2))
-    end_ns = time.monotonic_ns()
-    used_ns, queued_ns = waits.lap(end_ns)
+    used_ns, queued_ns, end_ns, _ = waits.lap()
     assert used_ns >= 0.2e9
     assert 0.05e9 < queued_ns < end_ns - begin_ns - 0.2e9
 
 
 @pytest.mark.measured
-def test_the_kernel_is_not_asked_about_a_lap_that_was_all_computing(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = Waits()
-    begin_ns = time.monotonic_ns()
-    waits.lap(begin_ns)
+def test_the_kernel_is_not_asked_about_a_lap_that_was_all_computing(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(clock)
+    waits.lap()
     monkeypatch.setattr(CoreQueue, "waited_ns", lambda _: 10**15)
     compute(0.01)
-    assert waits.lap(begin_ns + 10_000_000)[1] == 0
-    assert waits.lap(begin_ns + 20_000_000)[1] > 9_000_000, "no more than the lap's time off the core"
+    clock.tick(10_000_000)
+    assert waits.lap()[1:] == (0, 10_000_000, 10_000_000)
+    clock.tick(10_000_000)
+    assert 9_000_000 < waits.lap()[1] <= 10_000_000, "no more than the lap's time off the core"
 
 
 @pytest.mark.measured
-def test_laps_of_another_thread_are_nothing() -> None:
-    waits = Waits()
-    waits.lap(0)
-    told: list[tuple[int, int]] = []
-    thread = threading.Thread(target=lambda: told.append(waits.lap(10**12)))
+def test_to_ask_the_kernel_lies_between_two_laps(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waited_ns(_: CoreQueue) -> int:
+        clock.tick(7)
+        return 0
+
+    monkeypatch.setattr(CoreQueue, "waited_ns", waited_ns)
+    waits = Waits(clock)
+    assert waits.lap()[2:] == (0, 7)
+    clock.tick(10**9)
+    assert waits.lap()[2:] == (10**9 + 7, 10**9 + 14)
+    assert waits.lap()[2:] == (10**9 + 14, 10**9 + 14)
+
+
+@pytest.mark.measured
+def test_laps_of_another_thread_are_nothing(clock: HandClock) -> None:
+    waits = Waits(clock)
+    waits.lap()
+    clock.tick(10**12)
+    told: list[tuple[int, ...]] = []
+    thread = threading.Thread(target=lambda: told.append(waits.lap()))
     thread.start()
     thread.join()
-    assert told == [(0, 0)]
+    assert told == [(0, 0, 10**12, 10**12)]
 
 
 @pytest.mark.measured
-def test_what_is_skipped_is_in_no_lap() -> None:
-    waits = Waits()
-    waits.skip(5)
-    assert waits.lap(10**9) == (0, 0)
+def test_what_is_skipped_is_in_no_lap(clock: HandClock) -> None:
+    waits = Waits(clock)
+    waits.skip()
+    assert waits.lap()[:2] == (0, 0)
     compute(0.05)
-    waits.skip(2 * 10**9)
-    used_ns, queued_ns = waits.lap(2 * 10**9 + 1)
+    clock.tick(10**9)
+    waits.skip()
+    used_ns, queued_ns, *_ = waits.lap()
     assert used_ns < 0.05e9
     assert queued_ns == 0
