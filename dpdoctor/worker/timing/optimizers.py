@@ -127,7 +127,7 @@ class StepCounter:
 
     def _goes_on(self, optimizer: int) -> bool:
         """Return whether a step is one more of the reference's, which took the last one, and nothing else happened."""
-        is_quiet = not (self._others or self._inside) and self._built_before == self._built
+        is_quiet = not self._inside and self._built_before == self._built
         return is_quiet and optimizer == self.reference == self._in_a_row[0]
 
     def _count_more(self) -> None:

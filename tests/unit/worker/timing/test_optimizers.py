@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
@@ -244,6 +244,44 @@ def test_counted_steps_are_those_of_the_reference(turns: list[tuple[int, bool, b
     for optimizer, with_scaler, skipped in turns:
         counts = scaled(counter, optimizer, skipped=skipped) if with_scaler else step(counter, optimizer)
         assert counts == (optimizer == turns[0][0])
+
+
+class CountsEach(StepCounter):
+    """A counter that takes no steps of the reference together."""
+
+    def _goes_on(self, optimizer: int) -> bool:  # noqa: ARG002
+        return False
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["steps", "begins", "ends", "built", "elect"]),
+            st.integers(0, 3),
+            st.sampled_from([1, 2, 9, 17, 201]),
+        ),
+        max_size=20,
+    )
+)
+@example([("steps", 0, 2), ("built", 2, 1), ("steps", 0, 1), ("steps", 2, 9)])
+@example([("steps", 0, 2), *[("begins", 0, 1), ("steps", 1, 17), ("ends", 0, 1)] * 13])
+def test_steps_that_are_counted_together_count_as_one_by_one(events: list[tuple[str, int, int]]) -> None:
+    together, each = StepCounter(), CountsEach()
+    found: tuple[list[Any], ...] = ([], [])
+    for counter, told in zip((together, each), found, strict=True):
+        for what, optimizer, times in events:
+            if what == "built":
+                counter.built(optimizer)
+            if what == "elect":
+                told.append(counter.elect())
+            for _ in range(times):
+                if what in {"steps", "begins"}:
+                    counter.enter(optimizer)
+                if what in {"steps", "ends"}:
+                    told.append(counter.leave(optimizer))
+        counter._count_more()
+    assert found[0] == found[1]
+    assert vars(together) == vars(each)
 
 
 def test_every_step_is_seen_with_its_phases(rig: Rig) -> None:
