@@ -34,6 +34,7 @@ from dpdoctor.analysis.machine import (
     cores,
     is_busy,
     starts_more_than_others,
+    taken_from_a_worker,
     throttled,
     throttled_periods,
     waiting_for_cores,
@@ -450,6 +451,11 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def others(self) -> str | None:
         """Return that other processes took cores while the mode was measured; None: none that were missed."""
         return while_measured(self.launch, self.fingerprint.cores)
+
+    @cached_property
+    def taken_from_a_worker(self) -> str | None:
+        """Return that other processes took cores that one more loader process would have had; None: they did not."""
+        return taken_from_a_worker(self.launch, self.fingerprint.cores) if self.launch else None
 
     @cached_property
     def waiting_for_cores(self) -> float:

@@ -52,7 +52,7 @@ def taken_words(launches: Mapping[str, LaunchFacts], cores: int) -> str:
 def while_measured(launch: LaunchFacts | None, cores: int) -> str | None:
     """Return that others took cores while a launch was measured; None: none that were missed, or unknown."""
     taken = taken_by_others(launch, cores) if launch is not None else None
-    return None if taken is None else f"{OTHERS_USED} {units.digits(taken, 2)} of {units.count(cores, 'core')}"
+    return None if taken is None else f"{OTHERS_USED} {_of_cores(taken, cores)}"
 
 
 def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
@@ -62,32 +62,58 @@ def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
     the host's load is that of all its CPUs, which says nothing of `cores` where those are fewer, and what loader
     processes used that came and went between two readings is in it and in no reading of the launch.
     """
+    used = _used(launch, cores)
+    if used is None or used.others <= OTHERS * cores:
+        return None
+    in_use = used.others + used.ranks + used.workers
+    return used.others if in_use > ALL * cores or _is_waited_for(launch, used) else None
+
+
+def taken_from_a_worker(launch: LaunchFacts, cores: int) -> str | None:
+    """Return that others took cores that a loader process beside the ranks would have had; None: none, or unknown."""
+    used = _used(launch, cores)
+    if used is None or used.others <= OTHERS * cores:
+        return None
+    left = cores - used.ranks - used.workers
+    would_have_it = left > OTHERS * cores and left - used.others < min(left, 1.0)
+    return f"{OTHERS_USED} {_of_cores(used.others, cores)}" if would_have_it else None
+
+
+def _of_cores(number: float, cores: int) -> str:
+    return f"{units.digits(number, 2)} of {units.count(cores, 'core')}"
+
+
+class _Used(NamedTuple):
+    """How many cores ranks, their loader processes and other processes used, the mean while a launch was measured."""
+
+    ranks: float
+    workers: float
+    others: float
+
+
+def _used(launch: LaunchFacts, cores: int) -> _Used | None:
     rounds = _rounds_while_measured(launch)
     if len({found.num_workers for found in rounds}) > 1:
         return None
     known = [found for found in rounds if found.host.values.get("num_cpus") == cores and found.own]
     if not known:
         return None
+    own, workers = fmean(found.own for found in known), fmean(found.workers for found in known)
     in_use = fmean(found.host.values["cpu_ratio"] * cores for found in known)
-    taken = in_use - fmean(found.own for found in known)
-    if taken <= OTHERS * cores:
-        return None
-    workers = fmean(found.workers for found in known)
-    ranks = fmean(found.own for found in known) - workers
-    return taken if in_use > ALL * cores or _is_waited_for(launch, taken, ranks, workers) else None
+    return _Used(own - workers, workers, in_use - own)
 
 
-def _is_waited_for(launch: LaunchFacts, taken: float, ranks: float, workers: float) -> bool:
+def _is_waited_for(launch: LaunchFacts, used: _Used) -> bool:
     """Return whether ranks waited for cores that others took.
 
     Others took as much, and neither loader processes of the ranks nor further threads of theirs did.
     """
     of_all = waiting_for_cores(launch)
     waits = [of_all[place] for place in _sampled(launch)] if of_all else []
-    other_threads = ranks - sum(1 - share for share in waits)
+    other_threads = used.ranks - sum(1 - share for share in waits)
     is_long = max(waits, default=0.0) >= WAITING
-    are_others = taken > workers and other_threads < (1 - COVERAGE) * sum(waits)
-    return is_long and are_others and taken >= COVERAGE * sum(waits)
+    are_others = used.others > used.workers and other_threads < (1 - COVERAGE) * sum(waits)
+    return is_long and are_others and used.others >= COVERAGE * sum(waits)
 
 
 def waiting_for_cores(launch: LaunchFacts) -> list[float]:

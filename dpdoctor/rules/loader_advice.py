@@ -259,7 +259,8 @@ def _no_gain(facts: ModeFacts) -> str:
     if found.speedup.low is None:
         return f"; whether {setting} helps could not be told: {measured}, without an interval"
     is_slower = found.speedup.high is not None and found.speedup.high < 1
-    return f"; {setting} {'is slower' if is_slower else 'is not measurably faster'}: {measured}"
+    others = f" while {taken}, which its worker would have had" if (taken := facts.taken_from_a_worker) else ""
+    return f"; {setting} {'is slower' if is_slower else 'is not measurably faster'}: {measured}{others}"
 
 
 def _without_slow(facts: ModeFacts, loader: LoaderSummary) -> Advice:

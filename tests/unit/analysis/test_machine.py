@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor.analysis.analyse import analyse
-from dpdoctor.analysis.machine import core_pace_words, slower_cores
+from dpdoctor.analysis.base.launches import LaunchFacts
+from dpdoctor.analysis.machine import core_pace_words, slower_cores, taken_from_a_worker
 from dpdoctor.records import Launch, Sample
 from tests.builders import records
 
@@ -49,6 +50,34 @@ def test_no_speedup_is_given_of_a_mode_that_others_disturbed_or_over_such_a_base
         of_single > 0,
         not of_single and of_dp > 0,
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "workers", "others", "told"),
+    [
+        (2, 1.0, 0.0, 0.49, "other processes used 0.49 of 2 cores"),
+        (2, 1.0, 0.5, 0.3, "other processes used 0.30 of 2 cores"),
+        (4, 1.0, 0.0, 0.5, None),
+        (4, 1.0, 0.0, 2.4, "other processes used 2.4 of 4 cores"),
+        (2, 1.0, 0.0, 0.15, None),
+        (2, 1.9, 0.0, 0.3, None),
+    ],
+    ids=["one worker's", "beside workers", "cores are left", "hardly a core is left", "little", "the ranks had it"],
+)
+def test_cores_that_a_loader_process_would_have_had(
+    cores: int, ranks: float, workers: float, others: float, told: str | None
+) -> None:
+    rank = records.even_rank(100, num_windows=3)
+    at_ns = rank.windows[0].begin_ns
+    in_use = (ranks + workers + others) / cores
+    samples = (
+        Sample(at_ns=at_ns, source="host", values={"cpu_ratio": in_use, "num_cpus": float(cores)}),
+        Sample(at_ns=at_ns + 1, source="rank0", values={"cpu_cores": ranks}),
+        Sample(at_ns=at_ns + 2, source="rank0.workers", values={"cpu_cores": workers, "num_processes": 1.0}),
+    )
+    launch = LaunchFacts.of(replace(records.launch(rank), samples=samples))
+    assert taken_from_a_worker(launch, cores) == told
+    assert taken_from_a_worker(LaunchFacts.of(records.launch(rank)), cores) is None
 
 
 EVEN = [200, 202, 198, 201, 199, 200, 203, 197]

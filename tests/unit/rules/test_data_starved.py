@@ -213,6 +213,15 @@ def test_what_is_not_measurably_faster_is_told_with_its_interval(interval: tuple
     assert short.endswith(f"; {told}")
 
 
+def test_of_a_worker_that_had_no_core_to_itself_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModeFacts, "taken_from_a_worker", "other processes used 0.90 of 2 cores")
+    speedup = Figure(value=0.89, low=0.82, high=0.95, n=3, unit="x")
+    loader = cases.loader(transforms=(AFFINE,), trial=LoaderTrial(setting=ONE_WORKER, speedup=speedup))
+    short = RULE.check(waiting(0.4, 0.39, loader)).short_remedy
+    told = "while other processes used 0.90 of 2 cores, which its worker would have had"
+    assert short.endswith(f"; num_workers=1 is slower: measured 0.890x (0.820–0.950) {told}")
+
+
 def test_what_a_cheaper_transform_gives_is_an_upper_bound() -> None:
     assert RULE.check(waiting(0.4, 0.39, cases.loader(transforms=(AFFINE,)))).speedup_basis == "at most"
 
