@@ -55,8 +55,6 @@ class SteadyTally(Tally):
         self._references: dict[int, StorageReference] = {}
         self._held: tuple[Any, ...] = ()
         self._first: torch.Tensor | None = None
-        # The last one's shape, of so many elements.
-        self._shape, self._num_in_shape = torch.Size(), 1
         # Batches that were trained on: loader, size, where they lie, and the number of the step.
         self._gone_by: list[tuple[int, int, dict[int, StorageReference], int]] = []
         self._most_gone = LEAST_GONE
@@ -189,11 +187,7 @@ class SteadyTally(Tally):
             return True
         if self._holds_others and not alone:
             return False
-        if self._stage != _FETCHED:
-            return False
-        if first.shape != self._shape:
-            self._shape, self._num_in_shape = first.shape, first.numel()
-        if not self._shape or self._shape[0] != self._size:
+        if self._stage != _FETCHED or not first.dim() or first.size(0) != self._size:
             return False
         for held in self._held:
             if held is first:
@@ -203,7 +197,7 @@ class SteadyTally(Tally):
             reference = self._references.get(address(first))
             if reference is None or reference.expired():
                 return False
-        self._stage, self._num_elements = _TRAINED, self._num_in_shape
+        self._stage, self._num_elements = _TRAINED, first.numel()
         self._first, self._forward = first, {"call": call}
         return True
 

@@ -170,6 +170,21 @@ def test_the_short_way_is_taken() -> None:
     assert [counted.samples_drawn for counted in script.counted] == [SIZE] * 5
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_it_is_taken_with_nested_tensors_which_may_have_no_shape(layout: torch.layout) -> None:
+    script = Script(SteadyTally(patience=2))
+    for _ in range(6):
+        nested = torch.nested.nested_tensor([torch.zeros(rows, 2) for rows in range(1, SIZE + 1)], layout=layout)
+        script.tally.handed(TRAIN, SIZE, nested, ahead=False, for_training=True)
+        if not script.tally.trained_as_before(nested, (0, None), alone=True):
+            script.tally.trained(SIZE, elements=nested.numel(), storages=storages((nested,)))
+        script.backward()
+        script.step()
+    assert [counted.samples_drawn for counted in script.counted] == [SIZE] * 6
+    assert script.tally.was_short
+
+
 def test_the_short_way_is_taken_where_no_loader_counts() -> None:
     script = Script(SteadyTally(patience=2))
     ways = []
