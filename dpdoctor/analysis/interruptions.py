@@ -63,7 +63,7 @@ class CollectCall(NamedTuple):
         return f"{who} calls gc.collect(){via}"
 
 
-def collections(windows: Iterable[tuple[LaunchFacts, Window]]) -> list[EventRecord]:
+def garbage_collections(windows: Iterable[tuple[LaunchFacts, Window]]) -> list[EventRecord]:
     """Return the garbage collections in the steady steps of these windows, on all ranks."""
     found = []
     for launch, window in windows:

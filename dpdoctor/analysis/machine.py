@@ -63,7 +63,7 @@ def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
     processes used that came and went between two readings is in it and in no reading of the launch.
     """
     used = _used(launch, cores)
-    if used is None or used.others <= OTHERS * cores:
+    if used is None:
         return None
     in_use = used.others + used.ranks + used.workers
     return used.others if in_use > ALL * cores or _is_waited_for(launch, used) else None
@@ -72,7 +72,7 @@ def taken_by_others(launch: LaunchFacts, cores: int) -> float | None:
 def taken_from_a_worker(launch: LaunchFacts, cores: int) -> str | None:
     """Return that others took cores that a loader process beside the ranks would have had; None: none, or unknown."""
     used = _used(launch, cores)
-    if used is None or used.others <= OTHERS * cores:
+    if used is None:
         return None
     left = cores - used.ranks - used.workers
     would_have_it = left > OTHERS * cores and left - used.others < min(left, 1.0)
@@ -92,6 +92,7 @@ class _Used(NamedTuple):
 
 
 def _used(launch: LaunchFacts, cores: int) -> _Used | None:
+    """Return it; None where others used too little to matter, or it cannot be told."""
     rounds = _rounds_while_measured(launch)
     if len({found.num_workers for found in rounds}) > 1:
         return None
@@ -100,7 +101,8 @@ def _used(launch: LaunchFacts, cores: int) -> _Used | None:
         return None
     own, workers = fmean(found.own for found in known), fmean(found.workers for found in known)
     in_use = fmean(found.host.values["cpu_ratio"] * cores for found in known)
-    return _Used(own - workers, workers, in_use - own)
+    others = in_use - own
+    return _Used(own - workers, workers, others) if others > OTHERS * cores else None
 
 
 def _is_waited_for(launch: LaunchFacts, used: _Used) -> bool:

@@ -12,7 +12,7 @@ from dpdoctor import units
 from dpdoctor.analysis import EventRecord, Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import NS
-from dpdoctor.analysis.interruptions import NEARLY_ALL, CollectCall, collect_call, collections, slowest_by_step
+from dpdoctor.analysis.interruptions import NEARLY_ALL, CollectCall, collect_call, garbage_collections, slowest_by_step
 from dpdoctor.analysis.weighing import Weighed, above_zero
 from dpdoctor.rules.rule import Rule, faster_without, severity
 
@@ -29,7 +29,7 @@ def _check(facts: ModeFacts) -> Finding | None:
     is_refuted = weighed.status == "refuted"
     if weighed.value < WARNING and not is_refuted:
         return None
-    collected = collections(facts.windows)
+    collected = garbage_collections(facts.windows)
     caller = collect_call(collected)
     is_in_each = len(with_s) >= NEARLY_ALL * (len(with_s) + len(without_s))
     is_called = caller is not None or (is_in_each and _are_full(collected))

@@ -11,7 +11,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.traces import NO_TRACE
 from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
-from dpdoctor.analysis.interruptions import collect_call, collections
+from dpdoctor.analysis.interruptions import collect_call, garbage_collections
 from dpdoctor.analysis.rank_imbalance import CORE, GC, QUEUE, SlowRank
 from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
@@ -288,7 +288,7 @@ def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str |
 
 
 def _remedy(facts: ModeFacts, verdict: Stragglers, cause: str | None) -> str:
-    if cause == GC and (caller := collect_call(collections(facts.windows))):
+    if cause == GC and (caller := collect_call(garbage_collections(facts.windows))):
         return COLLECT_TOGETHER.format(caller.words)
     if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
         return known

@@ -177,6 +177,9 @@ class Issued(msgspec.Struct, kw_only=True):
         self.num_bytes += other.num_bytes
 
 
+_NOTHING = Issued()
+
+
 class Exchanges:
     """Counts collectives from step to step, and times them where `times`.
 
@@ -213,8 +216,8 @@ class Exchanges:
         self._is_learning = True
         self.left_out: frozenset[Site] = frozenset()
         self.last = self._step = Issued()
-        # The last step in which Python called nothing, and whether it did in this one.
-        self._plain, self._has_called = Issued(steps=1, collectives=None), False
+        # The last step in which Python called nothing.
+        self._plain = Issued(steps=1, collectives=None)
         self._window: list[Issued] = []
         self._groups = distributed_c10d._world.pg_map
         self._usual: list[int] = []
@@ -240,7 +243,6 @@ class Exchanges:
                 return original(subject, *args, **kwargs)
             if self._has_others and subject.size() == 1:
                 return timed(subject, *args, **kwargs)
-            self._has_called = True
             if not self._phases.is_elsewhere():
                 self._step.called += 1
             if not (self.looks or self.is_on):
@@ -322,14 +324,14 @@ class Exchanges:
         self._issued = issued
         # A group that the script destroyed took its number with it.
         found = max(0, issued - before) if self.is_known else None
-        if self._has_called or found != self._plain.collectives:
+        is_plain = self._step == _NOTHING
+        if is_plain and found == self._plain.collectives:
+            self.last = self._plain  # as most steps are
+        else:
             self._step.steps, self._step.collectives = 1, found
             self.last, self._step = self._step, Issued()
-            if not self._has_called:
+            if is_plain:
                 self._plain = self.last
-            self._has_called = False
-        else:
-            self.last = self._plain  # as most steps are
         if self._is_learning and self.looks:
             for site in self.sites.values():
                 site.step_ended()

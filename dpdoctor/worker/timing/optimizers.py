@@ -86,11 +86,9 @@ class StepCounter:
         self.under_way.append(token)
         self.num_passes = 0
 
-    def backward_ended(self) -> bool:
-        """A backward pass ended; return whether it ran inside of a step."""
-        in_step = bool(self.under_way)
-        self.num_passes += in_step
-        return in_step
+    def backward_ended(self) -> None:
+        """A backward pass ended; it counts where it ran inside of a step."""
+        self.num_passes += bool(self.under_way)
 
     def leave(self, optimizer: int, *, scaled: bool = False) -> bool:
         """A step ends. Return True when it is one of the reference's, and the outermost."""
