@@ -83,17 +83,23 @@ def _sentence(name: str, mode: ModeSummary, fall: Waterfall) -> str:
     reached = f" reaches {figure_text(share)} of linear" if share is not None and share.value is not None else ""
     took = f"a step takes {figure_text(fall.measured)}, linear would be {figure_text(fall.ideal)}"
     terms = told_apart(fall)
-    lost = _notable(terms, fall)
+    lost, unsure = _notable(terms, fall), _notable(terms, fall, may_be_none=True)
     gained = _notable({term: stats.combination([(-1, figure)], "s") for term, figure in terms.items()}, fall)
     what = f"Lost: {lost}" if lost else "No single loss stands clear of the noise of this run"
+    # Else one small loss that is sure would seem to be all that there is.
+    rest = f"; not clear of noise: {unsure}" if lost and unsure else ""
     back = f". Given back: {gained}" if gained else ""
-    return sentence(f"{mode_label(name)}{reached}: {took}. {what}{back}")
+    return sentence(f"{mode_label(name)}{reached}: {took}. {what}{rest}{back}")
 
 
-def _notable(terms: Mapping[str, Figure], fall: Waterfall) -> str:
-    """Return the terms that are worth a word, the largest first; one whose interval reaches 0 may be none."""
+def _notable(terms: Mapping[str, Figure], fall: Waterfall, *, may_be_none: bool = False) -> str:
+    """Return the terms that are worth a word, the largest first: those clear of 0, or those that may be none."""
     least = NOTABLE_RATIO * _value(fall.measured)
-    found = {term: figure for term, figure in terms.items() if _value(figure) >= least and (figure.low or 0.0) >= 0}
+    found = {
+        term: figure
+        for term, figure in terms.items()
+        if _value(figure) >= least and ((figure.low or 0.0) < 0) == may_be_none
+    }
     largest = sorted(found, key=lambda term: -_value(found[term]))
     return listed([f"{TERM_WORDS[term]} {figure_text(found[term])}" for term in largest]) if largest else ""
 

@@ -507,7 +507,7 @@ def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
     """Return what helps the mode in which it gives most, with all modes that it helps where others need another."""
     if not best.remedy:
         return ""
-    alike = [found for found in findings if _remedy_of(found) == _remedy_of(best)]
+    alike = [found for found in findings if _is_same_remedy(found, best)]
     return sentence(capital(best.remedy if len(alike) == len(findings) else f"{_in_modes(alike)}: {best.remedy}"))
 
 
@@ -523,9 +523,11 @@ def _no_remedy(findings: Sequence[Finding]) -> str:
     return sentence(f"No remedy: {'; '.join(told)}")
 
 
-def _remedy_of(finding: Finding) -> str:
-    """Return a remedy without the shares in it, which differ from mode to mode where the remedy does not."""
-    return _SHARE.sub("%", finding.remedy or "")
+def _is_same_remedy(finding: Finding, other: Finding) -> bool:
+    """Return whether two modes need the same: in few words, or but for the shares, which differ all the same."""
+    if finding.short_remedy and finding.short_remedy == other.short_remedy:
+        return True
+    return _SHARE.sub("%", finding.remedy or "") == _SHARE.sub("%", other.remedy or "")
 
 
 def _line(run: RunSummary, finding: Finding) -> str:
@@ -550,7 +552,7 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     parts = [f"{units.share(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
     parts += [_shorter(finding, cost)] if cost is not None else []
-    own = f" ({finding.short_remedy})" if finding.short_remedy and _remedy_of(finding) != _remedy_of(best) else ""
+    own = f" ({finding.short_remedy})" if finding.short_remedy and not _is_same_remedy(finding, best) else ""
     return f"{mode_label(finding.mode)}: {', '.join(filter(None, parts)) or finding.status}{own}"
 
 

@@ -214,6 +214,19 @@ class TestWaterfall:
             "Lost: transfer between ranks 12.0 ms and other 7.00 ms. Given back: slower computing 10.0 ms."
         )
 
+    def test_a_small_loss_that_is_sure_does_not_hide_larger_ones_that_are_not(self) -> None:
+        analysis = diagnosed_runs.diagnosed_run()
+        ddp = analysis.summary.modes["ddp"]
+        assert ddp.waterfall is not None
+        unsure = {"transfer": figure(0.017, 0.023), "slower_ranks": figure(0.016, 0.022), "other": figure(0.001, 0.03)}
+        terms = {**ddp.waterfall.terms, "data_loading": figure(0.040, 0.002), **unsure}
+        fall = replace(ddp.waterfall, terms={**terms, "slower_compute": figure(0.005, 0.002)})
+        said = only(Paragraph, build("waterfall", with_modes(analysis, ddp=replace(ddp, waterfall=fall))))[0].text
+        assert said.endswith(
+            "Lost: slower computing 5.00 ms; not clear of noise: transfer between ranks 17.0 ms and waiting for slower "
+            "ranks 16.0 ms."
+        )
+
     def test_where_all_is_noise_no_loss_is_named(self) -> None:
         analysis = diagnosed_runs.diagnosed_run()
         ddp = analysis.summary.modes["ddp"]

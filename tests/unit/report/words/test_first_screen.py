@@ -355,6 +355,15 @@ class TestOpportunities:
         assert found.gain == single.speedup
         assert [text.partition(":")[0] for text in found.modes] == ["ddp", "single"]
 
+    def test_a_remedy_that_is_the_same_in_few_words_is_told_once(self) -> None:
+        twice = "train on twice the batch"
+        fsdp = finding("exposed_communication", mode="fsdp", speedup=figure(1.3, 0.1, "x"), short_remedy=twice)
+        fsdp = replace(fsdp, remedy=f"{twice}: half as much communication")
+        ddp = replace(fsdp, mode="ddp", speedup=figure(1.2, 0.1, "x"), remedy=f"{twice}, or accumulate gradients")
+        (told,) = screen(with_findings(with_mode("fsdp", status="ok"), ddp, fsdp)).opportunities
+        assert told.remedy == "Train on twice the batch: half as much communication."
+        assert not any(twice in chip for chip in told.modes)
+
     def test_what_helps_one_mode_is_not_said_of_another(self) -> None:
         single = finding(mode="single", speedup=figure(3.0, 0.1, "x"), remedy="set it", short_remedy="set it")
         ddp = finding(remedy="accumulate under no_sync()", short_remedy="accumulate")
