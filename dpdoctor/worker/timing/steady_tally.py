@@ -39,6 +39,9 @@ class SteadyTally(Tally):
     A step that turns out to be of another kind is told to Tally from its beginning. One thing is lost then: of its
     first forward it is not known whether a backward pass came to it, where another forward follows before any. Such a
     step is taken for one at an epoch's edge, which no steady figure holds.
+
+    Attributes:
+        is_steady: whether steps were alike for some time, and are since, but for those in which a loader began.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
@@ -71,11 +74,9 @@ class SteadyTally(Tally):
         self._is_handmade_short = self._is_handmade = False
         # Whether a batch that an evaluation fetched is still there: a model may be called with it, too.
         self._holds_others = False
-
-    @property
-    def is_steady(self) -> bool:
-        """Return whether steps go the short way: they were alike for some time."""
-        return self._is_short or self._is_handmade_short
+        # Whether a loader began in this step.
+        self._has_begun = False
+        self.is_steady = False
 
     def fetched(
         self,
@@ -234,6 +235,7 @@ class SteadyTally(Tally):
         """As Tally's."""
         if self._stage != _NONE:
             self._tell()
+        self._has_begun = True
         super().epoch_began(loader)
 
     def copied(self, source: Iterable[int], target: Mapping[int, StorageReference]) -> None:
@@ -310,9 +312,10 @@ class SteadyTally(Tally):
 
     def lap(self) -> Counted:
         """As Tally's."""
+        has_begun, self._has_begun = self._has_begun, False
         self.was_short = self._stage >= _BACKWARD and not self._is_interrupted
         if not self.was_short:
-            return self._long_lap()
+            return self._long_lap(has_begun=has_begun)
         if self._is_handmade:
             return self._handmade_lap()
         loader, size, edge = self._loader, self._size, self._edge
@@ -344,16 +347,19 @@ class SteadyTally(Tally):
         self._held, self._first = (), None
         return counted
 
-    def _long_lap(self) -> Counted:
+    def _long_lap(self, *, has_begun: bool) -> Counted:
         self._tell()
         is_alike, is_handmade = self._is_alike(), self._is_handmade_alike()
         counted = super().lap()
+        is_alike &= counted.reconciled
         self._note_handmade(counted, is_alike=is_handmade)
-        self._alike = self._alike + (not counted.epoch_edge) if is_alike and counted.reconciled else 0
+        self._alike = self._alike + (not counted.epoch_edge) if is_alike else 0
         is_at_rest = self._is_at_rest()
         self._holds_others = self._pending.has_live
         self._is_short = is_at_rest and self._alike >= self._patience and self.loaders_count and not self._undrawn
         self._is_handmade_short = is_at_rest and self._num_handmade >= self._patience and self._is_without_loader()
+        is_usual = has_begun or ((is_alike or is_handmade) and not counted.epoch_edge)
+        self.is_steady = self._is_short or self._is_handmade_short or (self.is_steady and is_usual)
         return counted
 
     def _is_alike(self) -> bool:

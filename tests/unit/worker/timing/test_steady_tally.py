@@ -195,6 +195,31 @@ def test_the_short_way_is_taken_where_no_loader_counts() -> None:
     assert [counted.samples_entered for counted in script.counted] == [SIZE] * 3 + [SIZE - 1] * 3
 
 
+def test_steps_are_steady_though_a_batch_is_looked_at_whenever_a_loader_begins() -> None:
+    script = Script(SteadyTally(patience=3))
+    told = []
+    for _ in range(3):
+        script.tally.epoch_began(TRAIN)
+        script.fetch()  # next(iter(loader)), to see how large it is
+        script.tally.epoch_began(TRAIN)
+        for _ in range(5):
+            script.usual()
+            told.append((script.tally.was_short, script.tally.is_steady))
+    assert told[:5] == [(False, False)] * 3 + [(False, True), (True, True)]
+    assert told[5:] == 2 * [*[(False, True)] * 4, (True, True)]
+
+
+@pytest.mark.parametrize("odd", ["interrupted", "noise", "more_noise"])
+def test_steps_are_steady_no_more_after_one_of_another_kind_in_which_no_loader_began(odd: str) -> None:
+    script = Script(SteadyTally(patience=3))
+    for _ in range(6):
+        script.usual()
+    assert script.tally.is_steady
+    ACTS[odd](script)
+    script.usual()
+    assert not script.tally.is_steady
+
+
 def test_a_loader_that_takes_anothers_place_feeds_from_its_second_step_on() -> None:
     script = Script(SteadyTally(patience=2))
     for _ in range(5):
