@@ -11,7 +11,7 @@ import msgspec
 from dpdoctor import units
 from dpdoctor.analysis import breakdown
 from dpdoctor.analysis.base import stats
-from dpdoctor.analysis.base.ablation import jitter_wait
+from dpdoctor.analysis.base.ablation import jitter_phases, jitter_wait
 from dpdoctor.analysis.base.launches import LaunchFacts, Window, every, of_one_kind, shown
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import AblationSummary, ModeSummary, RunSummary
@@ -436,6 +436,11 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def jitter_wait(self) -> Figure:
         """Return the share of a step that ranks cost each other which are late now and then."""
         return jitter_wait(self.launches, NO_COMM)
+
+    @cached_property
+    def jitter_phases(self) -> dict[str, float]:
+        """Return what part of that lies in each phase of the host; empty on a GPU, of which they tell nothing."""
+        return {} if self.on_gpu else jitter_phases(self.launches, NO_COMM)
 
     @cached_property
     def uneven_batches(self) -> Unevenness | None:

@@ -45,9 +45,10 @@ def conclusions(facts: ModeFacts) -> dict[str, Finding | Inconclusive | None]:
 
 def ask(facts: ModeFacts) -> dict[str, Said]:
     """Return what each rule says of one mode. What one finds is no part any more of what another one does."""
-    said = {rule.name: rule.check(facts) for rule in RULES}
+    checked = {rule.name: rule.check(facts) for rule in RULES}
+    said = dict(checked)
     for rule in RULES:
-        parts = [part for name in rule.parts if isinstance(part := said[name], Finding)]
+        parts = [part for name in rule.parts if isinstance(part := checked[name], Finding)]
         if rule.beside is not None and parts and isinstance(said[rule.name], Finding):
             said[rule.name] = rule.beside(facts, parts)
     return said

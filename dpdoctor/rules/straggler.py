@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -13,7 +15,7 @@ from dpdoctor.analysis.cross_rank import CrossRank, StepLateness, Stragglers
 from dpdoctor.analysis.facts import NO_COMM
 from dpdoctor.analysis.interruptions import collect_call, garbage_collections
 from dpdoctor.analysis.rank_imbalance import CORE, GC, QUEUE, SlowRank
-from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, weigh, weigh_against
+from dpdoctor.analysis.weighing import COVERAGE, SMALL, Weighed, agree, main_part, weigh, weigh_against
 from dpdoctor.rules.rule import CannotTell, Rule, faster_without, severity
 from dpdoctor.rules.wording import how_to_ablation, how_to_either
 
@@ -61,6 +63,21 @@ REMEDIES = {
     "alike; only loader processes and threads of the ranks themselves could make it the script's doing",
     "gc": "collect garbage on all ranks in the same step: gc.disable(), and gc.collect(1) every few hundred steps",
 }
+# What makes now one rank late, now another, by the phase of the host that is not the same in every step.
+TURN_CAUSES = {
+    "data_wait": "now one rank, now another waits longer for its loader",
+    "forward": "forward takes longer now on one rank, now on another",
+    "backward": "backward takes longer now on one rank, now on another",
+    "optimizer": "the optimizer takes longer now on one rank, now on another",
+    "other": "code of the script beside forward, backward and update takes longer now on one rank, now on another",
+}
+EVEN_OUT = "even out what differs by step: sizes of samples, layers that run, garbage collection, load on the cores"
+TURN_REMEDIES = {
+    "data_wait": "even out what fetching a batch takes, or have loader processes fetch further ahead (prefetch_factor)",
+    "other": "find what the script does in some steps only, such as logging, and do it on all ranks in the same ones",
+}
+OF_LOADER = "it is part of what the loader costs, and what helps the loader helps here"
+OF_TURNS = "{} of that lies in `{}`, which takes longer in some steps than in others"
 COLLECT_TOGETHER = "call gc.collect() on all ranks in the same step, or not at all: {}"
 # How much of a rank's slowness lies in something, by what that is; else in a phase of its host.
 _PART_WORDS = {
@@ -125,7 +142,7 @@ def _of_trace(
         weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
     else:
         turns = _turns(facts)
-        weighed, evidence = _against_turns(facts, claim, turns), _turn_words(turns)
+        weighed, evidence = _against_turns(facts, claim, turns), _turn_words(facts, turns)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
     slower = facts.mode.profiler_overhead.value
@@ -189,7 +206,7 @@ def _finding(
     remedy = _remedy(facts, verdict, cause)
     # What nothing explains may be chance of this run: it alarms where the least that it costs does.
     alarming = (weighed.cost.low or 0.0) if cause is None else weighed.value
-    who = "one after the other" if verdict.rank is None else f"rank {verdict.rank}"
+    who, causes = ("one after the other", TURN_CAUSES) if verdict.rank is None else (f"rank {verdict.rank}", CAUSES)
     often = f" every {units.count(verdict.period, 'step')}" if verdict.period else ""
     return Finding(
         rule="straggler",
@@ -201,12 +218,22 @@ def _finding(
         cost=weighed.cost,
         ranks=() if verdict.rank is None else (verdict.rank,),
         evidence=(*_trace_words(verdict), *by_ablation),
-        cause=f"{taken}, for which the ranks waited" if taken else CAUSES.get(cause) if cause else None,
+        cause=f"{taken}, for which the ranks waited" if taken else causes.get(cause) if cause else None,
         remedy=OTHERS_REMEDY if taken else remedy,
         short_remedy=None if taken else _short(remedy, verdict.rank),
         speedup=None if taken else faster_without(weighed.cost),
         speedup_basis="at most",
     )
+
+
+def _beside(facts: ModeFacts, parts: Sequence[Finding]) -> Finding | CannotTell | None:
+    """Return the finding as a mere fact where ranks wait for their loaders in turns, and a finding tells of those."""
+    found = _check(facts)
+    if not isinstance(found, Finding) or found.ranks or found.cause != TURN_CAUSES[DATA_WAIT]:
+        return found
+    if all(part.severity == "info" for part in parts):
+        return found
+    return replace(found, severity="info", remedy=None, short_remedy=None, speedup=None, no_remedy=OF_LOADER)
 
 
 def _within_scaling(facts: ModeFacts, cost: Figure) -> Figure:
@@ -247,10 +274,17 @@ def _last_words(cross_rank: CrossRank | None) -> str:
     return f"rank {last.rank} came last to {often}, which waited {units.seconds(last.waited_ns * NS)} for it; "
 
 
-def _turn_words(turns: Figure) -> list[str]:
+def _turn_words(facts: ModeFacts, turns: Figure) -> list[str]:
     if turns.value is None:
         return []
-    return [f"without communication (ablation no_comm) meeting in every step would cost {units.share(turns.value)}"]
+    cost = f"without communication (ablation no_comm) meeting in every step would cost {units.share(turns.value)}"
+    phase = _phase_of_turns(facts)
+    return [cost] if phase is None else [cost, OF_TURNS.format(units.share(facts.jitter_phases[phase]), phase)]
+
+
+def _phase_of_turns(facts: ModeFacts) -> str | None:
+    """Return the phase of the host that makes now one rank late, now another; None: no single one."""
+    return main_part(facts.jitter_phases, 1.0)
 
 
 def _pace_words(own: SlowRank | None) -> list[str]:
@@ -275,7 +309,9 @@ def _words_of(name: str, part: Figure | None, how: str = "") -> list[str]:
 
 
 def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str | None:
-    """Return what explains the lateness: by the ablation's phases where they show this rank, else by the trace."""
+    """Return what explains the lateness: by the ablation's phases where they show it, else by the trace."""
+    if verdict.rank is None:
+        return _phase_of_turns(facts)
     if own is not None and own.rank == verdict.rank:
         if own.cause:
             return own.cause
@@ -290,10 +326,10 @@ def _cause(facts: ModeFacts, verdict: Stragglers, own: SlowRank | None) -> str |
 def _remedy(facts: ModeFacts, verdict: Stragglers, cause: str | None) -> str:
     if cause == GC and (caller := collect_call(garbage_collections(facts.windows))):
         return COLLECT_TOGETHER.format(caller.words)
+    if verdict.rank is None:
+        return TURN_REMEDIES.get(cause or "", EVEN_OUT)
     if cause is not None and (known := REMEDIES.get(ALIKE.get(cause, cause))):
         return known
-    if verdict.rank is None:
-        return "even out what differs by step: sizes of samples, layers that run, garbage collection, load on the cores"
     is_elsewhere = facts.name == TRACE_MODE or facts.on_gpu
     return ELSEWHERE if is_elsewhere else ON_A_HOST if cause is None else ONLY_HERE
 
@@ -315,8 +351,11 @@ RULE = Rule(
     how="From the traces, who comes last to each collective and by how much (durations only, no clocks compared), with "
     "a binomial test against chance; from the ablation no_comm, how long each step of each rank takes where none "
     "waits. The cost's interval ends where scaling would be linear. The cause is what at least 80% of the difference "
-    "lies in; where other processes took the rank's core, of what is left without waiting for it.",
+    "lies in; where other processes took the rank's core, of what is left without waiting for it. Where the ranks take "
+    "turns, it is the phase that at least 80% of the cost would go with if it took the same time in every step.",
     remedy="Equal work, cores and data for each rank; what only one rank does, such as logging, off the training loop.",
     verified=True,
     check=_check,
+    parts=("data_starved",),
+    beside=_beside,
 )

@@ -7,7 +7,7 @@ turns, four by four, so that what changes within seconds does as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -17,7 +17,7 @@ from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.base.launches import NS, LaunchFacts, Window
 from dpdoctor.analysis.base.stats import Figure
 from dpdoctor.analysis.base.summary import AblationSummary
-from dpdoctor.records import FULL
+from dpdoctor.records import FULL, PHASES, StepRecord
 
 NO_PAIRS = "no round has a complete window of it on every rank beside a full one"
 
@@ -129,18 +129,48 @@ def jitter_wait(launches: Sequence[LaunchFacts], ablation: str) -> Figure:
     where rank r takes w_r(s) by itself; were each as even as its mean, max_r E[w_r].
     """
     found = [
-        (lost, full.seconds_per_step)
-        for launch in launches
-        for full, without in pairs(launch, ablation)
-        if (lost := _lost_s(without)) is not None
+        (_lost_ns(_durations(ranks)) * NS, full.seconds_per_step) for full, ranks in _common_steps(launches, ablation)
     ]
     return stats.ratio_of_totals(found, "ratio", reason=f"no window of {ablation} has steps that all ranks took")
 
 
-def _lost_s(window: Window) -> float | None:
-    by_rank = [{step.step: step.duration_ns * NS for step in rank.steady} for rank in window.ranks]
-    common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
-    if len(by_rank) < 2 or not common:
-        return None
-    seconds = np.array([[steps[number] for number in common] for steps in by_rank])
-    return float(seconds.max(axis=0).mean() - seconds.mean(axis=1).max())
+def jitter_phases(launches: Sequence[LaunchFacts], ablation: str) -> dict[str, float]:
+    """Return for each phase of the host what part of `jitter_wait` were gone, did it take its mean in every step.
+
+    Empty where nothing is lost or known.
+    """
+    windows = [ranks for _, ranks in _common_steps(launches, ablation)]
+    lost_ns = sum(_lost_ns(_durations(ranks)) for ranks in windows)
+    if lost_ns <= 0:
+        return {}
+    evened_ns = {phase: sum(_lost_ns(_evened(ranks, place)) for ranks in windows) for place, phase in enumerate(PHASES)}
+    return {phase: 1 - left_ns / lost_ns for phase, left_ns in evened_ns.items()}
+
+
+# The steps of each rank in a window that all of them took, in one order.
+_Common = list[list[StepRecord]]
+
+
+def _common_steps(launches: Sequence[LaunchFacts], ablation: str) -> Iterator[tuple[Window, _Common]]:
+    """Yield the full window of each round with what the ranks did in the ablation's, where that can be compared."""
+    for launch in launches:
+        for full, without in pairs(launch, ablation):
+            by_rank = [{step.step: step for step in rank.steady} for rank in without.ranks]
+            common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
+            if len(by_rank) > 1 and common:
+                yield full, [[steps[number] for number in common] for steps in by_rank]
+
+
+def _durations(ranks: _Common) -> NDArray[np.float64]:
+    return np.array([[step.duration_ns for step in steps] for steps in ranks], np.float64)
+
+
+def _evened(ranks: _Common, phase: int) -> NDArray[np.float64]:
+    """Return the durations, did a phase take each rank its mean in every step."""
+    of_phase = np.array([[step.phases_ns[phase] for step in steps] for steps in ranks], np.float64)
+    evened: NDArray[np.float64] = _durations(ranks) - of_phase + of_phase.mean(axis=1, keepdims=True)
+    return evened
+
+
+def _lost_ns(durations_ns: NDArray[np.float64]) -> float:
+    return float(durations_ns.max(axis=0).mean() - durations_ns.mean(axis=1).max())

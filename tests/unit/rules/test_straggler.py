@@ -10,9 +10,22 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import EventRecord, Figure, Finding, Rank
 from dpdoctor.digest import Digest
-from dpdoctor.records import CALLED_AT, CpuUse, Sample, StepRecord, WindowRecord
+from dpdoctor.records import CALLED_AT, PHASES, CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
-from dpdoctor.rules.straggler import CAUSES, CRITICAL, ELSEWHERE, ON_A_HOST, ONLY_HERE, OTHERS_REMEDY, REMEDIES, RULE
+from dpdoctor.rules.diagnose import ask
+from dpdoctor.rules.straggler import (
+    CAUSES,
+    CRITICAL,
+    ELSEWHERE,
+    EVEN_OUT,
+    OF_LOADER,
+    ON_A_HOST,
+    ONLY_HERE,
+    OTHERS_REMEDY,
+    REMEDIES,
+    RULE,
+    TURN_REMEDIES,
+)
 from tests.builders import cases, records
 from tests.builders.cases import Case, ablation
 from tests.builders.simulated_ranks import Call, digests, lockstep, with_group_size
@@ -335,6 +348,56 @@ def test_ranks_in_turns_are_the_machines_doing_where_waiting_for_cores_is_within
     assert found.cost.low is not None
     assert found.cost.low < 0.2 < 0.8 * (found.cost.value or 0)
     assert (found.remedy == OTHERS_REMEDY) == (found.severity == "info") == is_the_machines
+
+
+@pytest.mark.parametrize(
+    ("phase", "word", "remedy"),
+    [
+        ("data_wait", "loader", TURN_REMEDIES["data_wait"]),
+        ("other", "code of the script", TURN_REMEDIES["other"]),
+        ("backward", "backward", EVEN_OUT),
+        ("data_wait+forward", None, EVEN_OUT),
+    ],
+)
+def test_what_makes_ranks_late_in_turns_is_the_phase_that_differs_by_step(
+    phase: str, word: str | None, remedy: str
+) -> None:
+    in_turns = traces([[30, 0], [0, 30]] * 10)
+    of = [
+        replace(_late_by_turns(_rank(index, 0, "forward", False, 0), phase), digest=digest)
+        for index, digest in enumerate(in_turns)
+    ]
+    found = finding(cases.case("ddp", world_size=2, of=of))
+    assert (found.ranks, found.status, found.remedy) == ((), "confirmed", remedy)
+    assert word in found.cause if word and found.cause else found.cause is word
+    assert sum(f"100% of that lies in `{phase}`" in text for text in found.evidence) == (word is not None)
+
+
+@pytest.mark.parametrize("waited_s", [0.04, 0.0])
+def test_ranks_that_wait_for_their_loaders_in_turns_are_a_fact_beside_what_the_loader_costs(waited_s: float) -> None:
+    ranks = [_late_by_turns(_rank(index, 0, "forward", False, 0), "data_wait") for index in range(2)]
+    in_turns = zip(ranks, traces([[30, 0], [0, 30]] * 10), strict=True)
+    of = [replace(rank, digest=digest) for rank, digest in in_turns]
+    said = ask(cases.case("ddp", world_size=2, of=of, phases_s={"data_wait": waited_s}))
+    found = said["straggler"]
+    assert isinstance(found, Finding)
+    assert isinstance(said["data_starved"], Finding) == bool(waited_s)
+    assert (found.severity == "info") == (found.remedy is None) == (found.speedup is None) == bool(waited_s)
+    assert found.no_remedy == (OF_LOADER if waited_s else None)
+
+
+def _late_by_turns(rank: Rank, phase: str) -> Rank:
+    """Return a rank that takes 30 ms longer in every other step without communication: rank 0 in one, 1 in the next."""
+    alone = {window.window for window in rank.windows if window.ablation != "full"}
+
+    def taken(step: StepRecord) -> StepRecord:
+        if step.window not in alone or step.step % 2 != rank.index:
+            return step
+        phases_ms = _with({name: ns / MS for name, ns in zip(PHASES, step.phases_ns, strict=True)}, phase, 30)
+        phases_ns = tuple(round(phases_ms[name] * MS) for name in PHASES)
+        return replace(step, duration_ns=step.duration_ns + 30 * MS, phases_ns=phases_ns)
+
+    return replace(rank, steps=tuple(map(taken, rank.steps)))
 
 
 def _waiting(rank: Rank, share: float) -> Rank:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from dpdoctor.analysis import AblationSummary, Figure
-from dpdoctor.analysis.base.ablation import NO_PAIRS, ablations, imbalance, jitter_wait
+from dpdoctor.analysis.base.ablation import NO_PAIRS, ablations, imbalance, jitter_phases, jitter_wait
 from dpdoctor.analysis.base.launches import FULL, LaunchFacts
 from dpdoctor.analysis.rank_imbalance import slowest_rank
 from dpdoctor.records import AblationRecord, Launch, Rank
@@ -178,18 +178,23 @@ class TestImbalance:
         assert "window of no_comm" in str(imbalance([], "no_comm").reason)
 
 
-def alone(*ms: list[float], rounds: int = 3) -> Launch:
-    """Return a rank for each list of step times without communication; a full step lasts 100 ms."""
-    return records.launch(*(_rank(index, times, rounds) for index, times in enumerate(ms)))
+def alone(*ms: Sequence[float | dict[str, float]], rounds: int = 3) -> Launch:
+    """Return a rank for each list of step times, whole or by phase, without communication; a full step lasts 100 ms."""
+    of_ranks = [[taken if isinstance(taken, dict) else {"forward": taken} for taken in times] for times in ms]
+    return records.launch(*(_rank(index, times, rounds) for index, times in enumerate(of_ranks)))
 
 
-def _rank(index: int, times: list[float], rounds: int) -> Rank:
+def _rank(index: int, times: list[dict[str, float]], rounds: int) -> Rank:
     steps, windows = [], []
     for number in range(2 * rounds):
-        own = times if number % 2 else [100.0] * len(times)
-        steps += [records.step(ms, step=len(steps) + place, window=number) for place, ms in enumerate(own)]
+        own = times if number % 2 else [{"forward": 100.0}] * len(times)
+        total = [sum(phases.values()) for phases in own]
+        steps += [
+            records.step(ms, step=len(steps) + place, window=number, phases_ms=own[place])
+            for place, ms in enumerate(total)
+        ]
         ablation = "no_comm" if number % 2 else "full"
-        windows.append(records.window(sum(own), window=number, ablation=ablation, round=number // 2))
+        windows.append(records.window(sum(total), window=number, ablation=ablation, round=number // 2))
     return records.rank(steps, windows, index=index, world_size=2)
 
 
@@ -207,3 +212,22 @@ def test_a_rank_that_is_always_last_or_slow_steps_of_all_are_no_turns(ms: tuple[
 def test_one_rank_or_no_such_window_tells_nothing() -> None:
     assert jitter_wait([alone([50, 70, 50])], "no_comm").value is None
     assert "cached_batches" in (jitter_wait([alone([50, 70], [70, 50])], "cached_batches").reason or "")
+
+
+def test_what_ranks_lose_in_turns_is_told_by_phase() -> None:
+    # The ranks fetch for 10 and 40 ms in turns; rank 1 computes for longer than rank 0, in every step.
+    late, early = {"data_wait": 40.0, "forward": 30.0}, {"data_wait": 10.0, "forward": 30.0}
+    slower = [{**phases, "forward": 35.0} for phases in (early, late)]
+    found = jitter_phases([alone([late, early] * 2, slower * 2)], "no_comm")
+    assert found == pytest.approx({"data_wait": 1.0} | dict.fromkeys(set(found) - {"data_wait"}, 0.0))
+
+
+def test_two_phases_that_are_late_together_share_what_is_lost() -> None:
+    late, early = {"data_wait": 30.0, "backward": 40.0}, {"data_wait": 20.0, "backward": 30.0}
+    found = jitter_phases([alone([late, early], [early, late])], "no_comm")
+    assert (found["data_wait"], found["backward"], found["forward"]) == pytest.approx((0.5, 0.5, 0.0))
+
+
+def test_where_nothing_is_lost_no_phase_loses_it() -> None:
+    assert jitter_phases([alone([60] * 4, [60] * 4)], "no_comm") == {}
+    assert jitter_phases([alone([50, 70])], "no_comm") == {}
