@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dpdoctor import units
 from dpdoctor.analysis import NOW_AND_THEN, REDUCED_TWICE, Figure, Finding, ModeFacts
@@ -67,7 +68,7 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
     left, is_refuted = facts.share_left_in.value or 0.0, weighed.status == "refuted"
     if max(weighed.value, left, (claim.value or 0.0) if claim and is_refuted else 0.0) < SMALL:
         return None
-    evidence = [*ablation_words(facts), *core_words(facts), *library_words(facts)]
+    evidence = [*ablation_words(facts), *_turn_words(facts), *core_words(facts), *library_words(facts)]
     if seen is not None:
         evidence.insert(0, trace_words(seen))
     if seen is not None and ablation is not None:
@@ -77,6 +78,14 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
         if is_refuted or weighed.value < SMALL:
             return _left_in(facts, evidence)
     return _refuted(facts, weighed, evidence) if is_refuted else _found(facts, weighed, evidence, _largest(parts))
+
+
+def _turn_words(facts: ModeFacts) -> list[str]:
+    """Return how much of what goes with the communication is waiting for ranks that are late in turns."""
+    turns = facts.jitter_wait
+    if facts.on_gpu or not above_zero(turns) or (turns.value or 0.0) < SMALL:
+        return []
+    return [f"of that, waiting for whichever rank is late takes {units.share(turns.value or 0.0)} of a step"]
 
 
 def _weighed(facts: ModeFacts, claim: Figure | None) -> Weighed:
@@ -119,8 +128,21 @@ def _found(facts: ModeFacts, weighed: Weighed, evidence: list[str], part: Findin
         short_remedy=advice.short if advice else None,
         code=advice.code if advice else None,
         line=advice.line if advice else None,
-        speedup=faster_without(stats.scaled(weighed.cost, advice.saves)) if advice else None,
+        speedup=_predicted(facts, weighed.cost, advice) if advice else None,
     )
+
+
+def _predicted(facts: ModeFacts, cost: Figure, advice: _Advice) -> Figure:
+    """Return what is left without the part of the cost that the advice saves.
+
+    Who is late now and then is so for some samples, however many of them share an exchange. A larger batch spreads
+    whatever else a step takes once, too: what it gives has no upper end.
+    """
+    turns = facts.jitter_wait
+    if not facts.on_gpu and above_zero(turns):
+        cost = stats.combination([(1.0, cost), (-1.0, turns)], "ratio")
+    gain = faster_without(stats.scaled(cost, advice.saves))
+    return replace(gain, high=None) if advice.short == TWICE else gain
 
 
 def _left_in(facts: ModeFacts, evidence: list[str]) -> Finding:
@@ -249,7 +271,8 @@ RULE = Rule(
     "where it runs on the cores that compute, what the training thread waits for a core meanwhile and what it does to "
     "copy for it or to start it, too; from the ablation no_comm, the time that a step without communication saves. "
     "Both are shown, and whether they agree within 5% of the step or their 95% intervals; then the more exact one "
-    "is the cost, else the ablation's.",
+    "is the cost, else the ablation's. What a larger batch gives is estimated from half of the exchange, without the "
+    "waiting for whichever rank is late, and has no upper end: it spreads whatever else a step takes once, too.",
     remedy="More work per exchange (a larger batch per device; in DDP accumulation under no_sync), fewer bytes "
     "(bfloat16), a faster link, or another of the rules about communication where one names the reason.",
     verified=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -67,6 +67,26 @@ def even_rank(ms: float, *, num_steps: int = 4, num_windows: int = 1, **fields: 
     numbers = range(1, num_windows + 1)
     steps = [step(ms, window=number) for number in numbers for _ in range(num_steps)]
     return rank(steps, [window(ms * num_steps, window=number) for number in numbers], **fields)
+
+
+def ranks_alone(*ms: Sequence[float | Mapping[str, float]], rounds: int = 3) -> list[Rank]:
+    """Return a rank for each list of step times, whole or by phase, without communication; a full step lasts 100 ms."""
+    of_ranks = [[taken if isinstance(taken, Mapping) else {"forward": taken} for taken in times] for times in ms]
+    return [_rank_alone(index, times, rounds, len(ms)) for index, times in enumerate(of_ranks)]
+
+
+def _rank_alone(index: int, times: Sequence[Mapping[str, float]], rounds: int, world_size: int) -> Rank:
+    steps: list[StepRecord] = []
+    windows = []
+    for number in range(2 * rounds):
+        own = times if number % 2 else [{"forward": 100.0}] * len(times)
+        total = [sum(phases.values()) for phases in own]
+        steps += [
+            step(ms, step=len(steps) + place, window=number, phases_ms=own[place]) for place, ms in enumerate(total)
+        ]
+        ablation = "no_comm" if number % 2 else "full"
+        windows.append(window(sum(total), window=number, ablation=ablation, round=number // 2))
+    return rank(steps, windows, index=index, world_size=world_size)
 
 
 def ahead(*windows_ms: tuple[float, float | None], num_steps: int = 10, **fields: Any) -> Rank:

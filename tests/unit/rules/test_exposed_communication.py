@@ -41,6 +41,7 @@ from tests.builders.cases import (
 )
 from tests.builders.cases import case as untraced
 from tests.builders.documents import needs_real_traces
+from tests.builders.records import ranks_alone
 from tests.builders.traced_cases import STEPS, case, digest, real_cases
 from tests.builders.traced_runs import size
 
@@ -383,3 +384,23 @@ def test_it_cannot_tell_without_trace_and_ablation(ablations: dict) -> None:
 @needs_real_traces
 def test_a_single_rank_of_many_says_that_waiting_is_included() -> None:
     assert any("left no trace" in text for text in finding(FIRES["a100x8"]).evidence)
+
+
+def test_a_larger_batch_spreads_more_than_the_communication_so_that_its_gain_has_no_upper_end() -> None:
+    # Half of 30%, of which the ablation knows 28 to 32.
+    found = finding(untraced("ddp", world_size=2, ablations={"no_comm": ablation(0.3, 0.02)}))
+    assert found.speedup is not None
+    assert (found.speedup.value, found.speedup.low, found.speedup.high) == pytest.approx((1 / 0.85, 1 / 0.86, None))
+
+
+@pytest.mark.parametrize(("late_ms", "is_told"), [(20, True), (0, False)])
+def test_waiting_for_ranks_in_turns_is_no_less_with_a_larger_batch(late_ms: float, is_told: bool) -> None:
+    # Without communication ranks take 60 ms in the mean, and would take 10 more if they met in each step.
+    times = [60 - late_ms / 2, 60 + late_ms / 2] * 2
+    of = ranks_alone(times, times[::-1])
+    found = finding(untraced("ddp", world_size=2, of=of, ablations={"no_comm": ablation(0.4, 0.02)}))
+    of_exchange = 0.4 - late_ms / 2 / 100
+    assert found.cost.value == pytest.approx(0.4)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1 / (1 - of_exchange / 2))
+    assert any("whichever rank is late takes 10% of a step" in text for text in found.evidence) == is_told

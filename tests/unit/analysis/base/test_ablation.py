@@ -179,23 +179,8 @@ class TestImbalance:
 
 
 def alone(*ms: Sequence[float | dict[str, float]], rounds: int = 3) -> Launch:
-    """Return a rank for each list of step times, whole or by phase, without communication; a full step lasts 100 ms."""
-    of_ranks = [[taken if isinstance(taken, dict) else {"forward": taken} for taken in times] for times in ms]
-    return records.launch(*(_rank(index, times, rounds) for index, times in enumerate(of_ranks)))
-
-
-def _rank(index: int, times: list[dict[str, float]], rounds: int) -> Rank:
-    steps, windows = [], []
-    for number in range(2 * rounds):
-        own = times if number % 2 else [{"forward": 100.0}] * len(times)
-        total = [sum(phases.values()) for phases in own]
-        steps += [
-            records.step(ms, step=len(steps) + place, window=number, phases_ms=own[place])
-            for place, ms in enumerate(total)
-        ]
-        ablation = "no_comm" if number % 2 else "full"
-        windows.append(records.window(sum(total), window=number, ablation=ablation, round=number // 2))
-    return records.rank(steps, windows, index=index, world_size=2)
+    """Return ranks of which each takes so long without communication."""
+    return records.launch(*records.ranks_alone(*ms, rounds=rounds))
 
 
 def test_ranks_that_are_late_in_turns_lose_what_each_waits_for_the_other() -> None:
