@@ -504,11 +504,16 @@ def _opportunity(run: RunSummary, findings: Sequence[Finding]) -> Opportunity:
 
 
 def _remedy(best: Finding, findings: Sequence[Finding]) -> str:
-    """Return what helps the mode in which it gives most, with all modes that it helps where others need another."""
+    """Return what helps the mode in which it gives most, with all modes that it helps where others need another.
+
+    Of what modes need alike in few words, and not in full, the shortest: the others may have a choice that it has not.
+    """
     if not best.remedy:
         return ""
     alike = [found for found in findings if _is_same_remedy(found, best)]
-    return sentence(capital(best.remedy if len(alike) == len(findings) else f"{_in_modes(alike)}: {best.remedy}"))
+    in_full = {_SHARE.sub("%", found.remedy or ""): found.remedy or "" for found in (*alike, best)}
+    remedy = best.remedy if len(in_full) == 1 else min(in_full.values(), key=len)
+    return sentence(capital(remedy if len(alike) == len(findings) else f"{_in_modes(alike)}: {remedy}"))
 
 
 def _no_remedy(findings: Sequence[Finding]) -> str:

@@ -355,11 +355,17 @@ class TestOpportunities:
         assert found.gain == single.speedup
         assert [text.partition(":")[0] for text in found.modes] == ["ddp", "single"]
 
-    def test_a_remedy_that_is_the_same_in_few_words_is_told_once(self) -> None:
+    @pytest.mark.parametrize("of_ddp", [1.2, 1.4])
+    def test_a_remedy_that_is_the_same_in_few_words_is_told_once_as_it_suits_all(self, of_ddp: float) -> None:
         twice = "train on twice the batch"
         fsdp = finding("exposed_communication", mode="fsdp", speedup=figure(1.3, 0.1, "x"), short_remedy=twice)
         fsdp = replace(fsdp, remedy=f"{twice}: half as much communication")
-        ddp = replace(fsdp, mode="ddp", speedup=figure(1.2, 0.1, "x"), remedy=f"{twice}, or accumulate gradients")
+        ddp = replace(
+            fsdp,
+            mode="ddp",
+            speedup=figure(of_ddp, 0.1, "x"),
+            remedy=f"{twice}, or accumulate: half as much communication",
+        )
         (told,) = screen(with_findings(with_mode("fsdp", status="ok"), ddp, fsdp)).opportunities
         assert told.remedy == "Train on twice the batch: half as much communication."
         assert not any(twice in chip for chip in told.modes)
