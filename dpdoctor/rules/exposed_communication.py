@@ -82,8 +82,9 @@ def _check(facts: ModeFacts, parts: Sequence[Finding] = ()) -> Said:
 
 def _turn_words(facts: ModeFacts) -> list[str]:
     """Return how much of what goes with the communication is waiting for ranks that are late in turns."""
-    turns = facts.jitter_wait
-    if facts.on_gpu or not above_zero(turns) or (turns.value or 0.0) < SMALL:
+    turns, ablation = facts.jitter_wait, facts.ablation(NO_COMM)
+    gains = ablation is not None and above_zero(ablation.share)
+    if facts.on_gpu or not (gains and above_zero(turns)) or (turns.value or 0.0) < SMALL:
         return []
     return [f"of that, waiting for whichever rank is late takes {units.share(turns.value or 0.0)} of a step"]
 

@@ -387,8 +387,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         remedy: what to do, in a sentence; `code` is the line to write, `line` the script's line to change.
         short_remedy: the remedy in a few words, for a headline: "set num_workers=4"; None where no few words name a
             change that gives what is predicted.
-        speedup: throughput after the remedy over that of now; unit "x". It has a low end and no high one where the cost
-            may be all of the time: nothing bounds it.
+        speedup: throughput after the remedy over that of now; unit "x". It has a low end and no high one where nothing
+            bounds it: the cost may be all of the time, or the remedy gives more than is known.
         speedup_basis: what that is: predicted, of a change that was simulated or whose effect is known; measured, in
             windows of this run in which the change was made; or at most, if the remedy took away all of the cost.
     """

@@ -404,3 +404,7 @@ def test_waiting_for_ranks_in_turns_is_no_less_with_a_larger_batch(late_ms: floa
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(1 / (1 - of_exchange / 2))
     assert any("whichever rank is late takes 10% of a step" in text for text in found.evidence) == is_told
+    traced = [replace(rank, digest=digest) for rank, digest in zip(of, pair(gpu=False), strict=True)]
+    refuted = finding(untraced("ddp", world_size=2, of=traced, ablations={"no_comm": ablation(0.01, 0.02)}))
+    assert refuted.status == "refuted"
+    assert not any("whichever rank" in text for text in refuted.evidence)
