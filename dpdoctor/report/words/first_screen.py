@@ -556,7 +556,8 @@ def _chip(run: RunSummary, finding: Finding, best: Finding) -> str:
     of = "a step" if finding.share_of == "step" else diagnosis.OF_WORDS[finding.share_of]
     parts = [f"{units.share(cost)} of {of}"] if cost is not None else []
     parts += [_gain(finding)] if gain is not None and gain.value is not None else []
-    parts += [_shorter(finding, cost)] if cost is not None else []
+    drawn = diagnosis.part_of_step(run, finding)
+    parts += [_shorter(finding, cost)] if cost is not None and not (drawn and drawn.is_gain) else []
     own = f" ({finding.short_remedy})" if finding.short_remedy and not _is_same_remedy(finding, best) else ""
     return f"{mode_label(finding.mode)}: {', '.join(filter(None, parts)) or finding.status}{own}"
 

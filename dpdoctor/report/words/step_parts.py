@@ -21,6 +21,7 @@ _ABLATION = "no_comm"
 # is not measured, but that they compute is known.
 _MOST_IN_PASSES = 0.9
 # The script, or torch's hooks in it.
+_GAINED = "what a step gains without communication"
 _CALLED = "calls of collectives, on the host's clock"
 _PHASE_WORDS = {
     "data_wait": "waiting for data",
@@ -43,12 +44,14 @@ class StepPart(msgspec.Struct, frozen=True, kw_only=True):
         share: of the step; ratio.
         text: what it is and what it was taken from.
         is_bound: it is no more than that, as communication that nobody measured is in it.
+        is_gain: it is by how much a step is shorter without it, by an ablation.
     """
 
     key: str
     share: float
     text: str
     is_bound: bool = False
+    is_gain: bool = False
 
     @property
     def shown(self) -> str:
@@ -121,7 +124,8 @@ def _of_host(mode: ModeSummary) -> Iterator[StepPart]:
         OTHER: "optimizer, copies and the rest of the loop",
     }
     for key, share in shares.items():
-        yield StepPart(key=key, share=share, text=words[key], is_bound=key == COMPUTE and not is_split)
+        is_bound = key == COMPUTE and not is_split
+        yield StepPart(key=key, share=share, text=words[key], is_bound=is_bound, is_gain=words[key] == _GAINED)
 
 
 def _communication(mode: ModeSummary) -> tuple[float, str]:
@@ -130,7 +134,7 @@ def _communication(mode: ModeSummary) -> tuple[float, str]:
         return 0.0, "none: no collective is issued"
     gained = mode.ablations[_ABLATION].share if _ABLATION in mode.ablations else None
     if gained is not None and gained.value is not None and above_zero(gained):
-        return gained.value, "what a step gains without communication"
+        return gained.value, _GAINED
     if mode.native is not None and mode.native.is_clocked:
         return 0.0, _CALLED
     budget = mode.breakdown

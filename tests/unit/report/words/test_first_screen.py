@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dpdoctor import units
-from dpdoctor.analysis import Analysis, Figure, Inconclusive
+from dpdoctor.analysis import AblationSummary, Analysis, Figure, Inconclusive
 from dpdoctor.analysis.base import stats
 from dpdoctor.analysis.machine import OTHERS_USED
 from dpdoctor.records import Conversion
@@ -407,6 +407,14 @@ class TestOpportunities:
         (chip,) = screen(with_findings(runs.cpu_run(), found)).opportunities[0].modes
         assert chip.endswith(said)
         assert ("shorter" in chip) == bool(said)
+
+    def test_a_part_that_is_itself_what_a_step_gains_has_no_second_gain(self) -> None:
+        gains = AblationSummary(gain=figure(0.033, 0.001), share=figure(0.33, 0.01, "ratio"), step=figure(0.067, 0.001))
+        exposed = finding("exposed_communication", cost=figure(0.23, 0.01, "ratio"))
+        gained = with_mode("ddp", ablations={"no_comm": gains})
+        (chip,) = screen(with_findings(gained, exposed)).opportunities[0].modes
+        assert "33% of a step" in chip
+        assert "shorter" not in chip
 
     def test_the_size_of_a_bound_is_the_one_that_is_shown(self) -> None:
         bound = finding(mode="single", speedup=figure(1.3, 0.6, "x"), speedup_basis="at most")
