@@ -110,6 +110,7 @@ BACKWARDS = frozenset({"backward", "grad"})
 # Phases of a step in which the host computes, if there is no GPU; the passes are of the samples.
 PASSES = ("forward", "backward")
 COMPUTING = (*PASSES, "optimizer")
+HOST_IS_AHEAD = "a GPU's host runs ahead: how long a step takes it says nothing of the device's"
 WHOLE = Figure(value=1.0, low=1.0, high=1.0, unit="ratio")
 # A mode that ended like this trained nothing that a rule could judge or, inactive, what the baseline did.
 NOTHING_TRAINED = frozenset({"failed", "skipped", "inactive"})
@@ -434,12 +435,12 @@ class ModeFacts(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def jitter_wait(self) -> Figure:
-        """Return the share of a step that ranks cost each other which are late now and then."""
-        return jitter_wait(self.launches, NO_COMM)
+        """Return the share of a step that ranks cost each other which are late now and then; unknown on a GPU."""
+        return stats.unknown("ratio", HOST_IS_AHEAD) if self.on_gpu else jitter_wait(self.launches, NO_COMM)
 
     @cached_property
     def jitter_phases(self) -> dict[str, float]:
-        """Return what part of that lies in each phase of the host; empty on a GPU, of which they tell nothing."""
+        """Return what part of that lies in each phase of the host; empty on a GPU."""
         return {} if self.on_gpu else jitter_phases(self.launches, NO_COMM)
 
     @cached_property

@@ -84,9 +84,9 @@ def _turn_words(facts: ModeFacts) -> list[str]:
     """Return how much of what goes with the communication is waiting for ranks that are late in turns."""
     turns, ablation = facts.jitter_wait, facts.ablation(NO_COMM)
     gains = ablation is not None and above_zero(ablation.share)
-    if facts.on_gpu or not (gains and above_zero(turns)) or (turns.value or 0.0) < SMALL:
+    if not (gains and above_zero(turns)) or turns.value is None or turns.value < SMALL:
         return []
-    return [f"of that, waiting for whichever rank is late takes {units.share(turns.value or 0.0)} of a step"]
+    return [f"of that, waiting for whichever rank is late takes {units.share(turns.value)} of a step"]
 
 
 def _weighed(facts: ModeFacts, claim: Figure | None) -> Weighed:
@@ -139,11 +139,10 @@ def _predicted(facts: ModeFacts, cost: Figure, advice: _Advice) -> Figure:
     Who is late now and then is so for some samples, however many of them share an exchange. A larger batch spreads
     whatever else a step takes once, too: what it gives has no upper end.
     """
-    turns = facts.jitter_wait
-    if not facts.on_gpu and above_zero(turns):
-        cost = stats.combination([(1.0, cost), (-1.0, turns)], "ratio")
+    if above_zero(facts.jitter_wait):
+        cost = stats.combination([(1.0, cost), (-1.0, facts.jitter_wait)], "ratio")
     gain = faster_without(stats.scaled(cost, advice.saves))
-    return replace(gain, high=None) if advice.short == TWICE else gain
+    return replace(gain, high=None) if advice.is_larger_batch else gain
 
 
 def _left_in(facts: ModeFacts, evidence: list[str]) -> Finding:
@@ -192,6 +191,7 @@ class _Advice(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     line: str | None = None
     saves: float = HALF
+    is_larger_batch: bool = False
 
 
 def _advice(facts: ModeFacts) -> _Advice | None:
@@ -212,7 +212,7 @@ def _advice(facts: ModeFacts) -> _Advice | None:
     larger = _larger_batch(facts)
     is_float = _mostly(facts, lambda call: call.dtype == "float")
     if not facts.on_gpu or not is_float or any(way.hook for way in facts.ways):
-        return _Advice(remedy=f"{larger}: {FOR_EACH_SAMPLE}", short=TWICE) if larger else None
+        return _Advice(remedy=f"{larger}: {FOR_EACH_SAMPLE}", short=TWICE, is_larger_batch=True) if larger else None
     short = "exchange bfloat16 instead of float32"
     remedy = "; or ".join(filter(None, (f"{short}: half the bytes", larger)))
     return _Advice(remedy=remedy, short=short, code=BFLOAT16.get(facts.wrapper))

@@ -141,8 +141,7 @@ def _of_trace(
     if verdict.rank is not None:
         weighed, evidence = _against_pace(verdict, claim, own), _pace_words(own)
     else:
-        turns = _turns(facts)
-        weighed, evidence = _against_turns(facts, claim, turns), _turn_words(facts, turns)
+        weighed, evidence = _against_turns(facts, claim), _turn_words(facts)
     if weighed.status == "refuted" or weighed.value < SMALL:
         return None
     slower = facts.mode.profiler_overhead.value
@@ -151,22 +150,15 @@ def _of_trace(
     return _finding(facts, weighed, verdict, own, evidence)
 
 
-def _against_turns(facts: ModeFacts, claim: Figure, turns: Figure) -> Weighed:
+def _against_turns(facts: ModeFacts, claim: Figure) -> Weighed:
     """Return whether ranks that are late in turns in the trace are so without communication and profiler, too."""
-    if turns.value is not None:
-        return weigh_against(claim, turns)
+    if facts.jitter_wait.value is not None:
+        return weigh_against(claim, facts.jitter_wait)
     weighed = weigh(claim, facts.ablation(NO_COMM))
     if weighed.status != "confirmed":
         return weighed
     # The ablation removes all communication: it shows that there is something to gain, not how much of it is waiting.
     return Weighed(cost=min(claim, weighed.cost, key=lambda figure: figure.value or 0.0), status="inferred")
-
-
-def _turns(facts: ModeFacts) -> Figure:
-    """Return what ranks that are late in turns cost by the ablation, as a share of the step."""
-    if facts.on_gpu:
-        return stats.unknown("ratio", "a GPU's host runs ahead: how long a step takes it says nothing of the device's")
-    return facts.jitter_wait
 
 
 def _against_pace(verdict: Stragglers, claim: Figure, own: SlowRank | None) -> Weighed:
@@ -228,10 +220,10 @@ def _finding(
 
 def _beside(facts: ModeFacts, parts: Sequence[Finding]) -> Finding | CannotTell | None:
     """Return the finding as a mere fact where ranks wait for their loaders in turns, and a finding tells of those."""
-    found = _check(facts)
-    if not isinstance(found, Finding) or found.ranks or found.cause != TURN_CAUSES[DATA_WAIT]:
+    found, is_told = _check(facts), any(part.severity != "info" for part in parts)
+    if not isinstance(found, Finding) or found.severity == "info" or found.ranks:
         return found
-    if all(part.severity == "info" for part in parts):
+    if not is_told or _phase_of_turns(facts) != DATA_WAIT:
         return found
     return replace(found, severity="info", remedy=None, short_remedy=None, speedup=None, no_remedy=OF_LOADER)
 
@@ -274,11 +266,11 @@ def _last_words(cross_rank: CrossRank | None) -> str:
     return f"rank {last.rank} came last to {often}, which waited {units.seconds(last.waited_ns * NS)} for it; "
 
 
-def _turn_words(facts: ModeFacts, turns: Figure) -> list[str]:
-    if turns.value is None:
+def _turn_words(facts: ModeFacts) -> list[str]:
+    share, phase = facts.jitter_wait.value, _phase_of_turns(facts)
+    if share is None:
         return []
-    cost = f"without communication (ablation no_comm) meeting in every step would cost {units.share(turns.value)}"
-    phase = _phase_of_turns(facts)
+    cost = f"without communication (ablation no_comm) meeting in every step would cost {units.share(share)}"
     return [cost] if phase is None else [cost, OF_TURNS.format(units.share(facts.jitter_phases[phase]), phase)]
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dpdoctor.analysis import EventRecord, Figure, Finding, Rank
 from dpdoctor.digest import Digest
-from dpdoctor.records import CALLED_AT, PHASES, CpuUse, Sample, StepRecord, WindowRecord
+from dpdoctor.records import CALLED_AT, CpuUse, Sample, StepRecord, WindowRecord
 from dpdoctor.rules import CannotTell, diagnose
 from dpdoctor.rules.diagnose import ask
 from dpdoctor.rules.straggler import (
@@ -362,12 +362,7 @@ def test_ranks_in_turns_are_the_machines_doing_where_waiting_for_cores_is_within
 def test_what_makes_ranks_late_in_turns_is_the_phase_that_differs_by_step(
     phase: str, word: str | None, remedy: str
 ) -> None:
-    in_turns = traces([[30, 0], [0, 30]] * 10)
-    of = [
-        replace(_late_by_turns(_rank(index, 0, "forward", False, 0), phase), digest=digest)
-        for index, digest in enumerate(in_turns)
-    ]
-    found = finding(cases.case("ddp", world_size=2, of=of))
+    found = finding(cases.case("ddp", world_size=2, of=late_by_turns(phase)))
     assert (found.ranks, found.status, found.remedy) == ((), "confirmed", remedy)
     assert word in found.cause if word and found.cause else found.cause is word
     assert sum(f"100% of that lies in `{phase}`" in text for text in found.evidence) == (word is not None)
@@ -375,10 +370,7 @@ def test_what_makes_ranks_late_in_turns_is_the_phase_that_differs_by_step(
 
 @pytest.mark.parametrize("waited_s", [0.04, 0.0])
 def test_ranks_that_wait_for_their_loaders_in_turns_are_a_fact_beside_what_the_loader_costs(waited_s: float) -> None:
-    ranks = [_late_by_turns(_rank(index, 0, "forward", False, 0), "data_wait") for index in range(2)]
-    in_turns = zip(ranks, traces([[30, 0], [0, 30]] * 10), strict=True)
-    of = [replace(rank, digest=digest) for rank, digest in in_turns]
-    said = ask(cases.case("ddp", world_size=2, of=of, phases_s={"data_wait": waited_s}))
+    said = ask(cases.case("ddp", world_size=2, of=late_by_turns("data_wait"), phases_s={"data_wait": waited_s}))
     found = said["straggler"]
     assert isinstance(found, Finding)
     assert isinstance(said["data_starved"], Finding) == bool(waited_s)
@@ -386,18 +378,12 @@ def test_ranks_that_wait_for_their_loaders_in_turns_are_a_fact_beside_what_the_l
     assert found.no_remedy == (OF_LOADER if waited_s else None)
 
 
-def _late_by_turns(rank: Rank, phase: str) -> Rank:
-    """Return a rank that takes 30 ms longer in every other step without communication: rank 0 in one, 1 in the next."""
-    alone = {window.window for window in rank.windows if window.ablation != "full"}
-
-    def taken(step: StepRecord) -> StepRecord:
-        if step.window not in alone or step.step % 2 != rank.index:
-            return step
-        phases_ms = _with({name: ns / MS for name, ns in zip(PHASES, step.phases_ns, strict=True)}, phase, 30)
-        phases_ns = tuple(round(phases_ms[name] * MS) for name in PHASES)
-        return replace(step, duration_ns=step.duration_ns + 30 * MS, phases_ns=phases_ns)
-
-    return replace(rank, steps=tuple(map(taken, rank.steps)))
+def late_by_turns(phase: str) -> list[Rank]:
+    """Return two ranks of which now one, now the other is late, by the trace and, in a phase, without communication."""
+    late, early = _with({"forward": 80.0}, phase, 30), {"forward": 80.0}
+    ranks = records.ranks_alone([late, early] * 2, [early, late] * 2)
+    in_turns = zip(ranks, traces([[30, 0], [0, 30]] * 10), strict=True)
+    return [replace(rank, digest=digest) for rank, digest in in_turns]
 
 
 def _waiting(rank: Rank, share: float) -> Rank:
