@@ -319,7 +319,8 @@ class Counted:
             return NOT_KNOWN
         if self._full is None and not self._is_turning:
             warmup = self._warmup()
-            self._is_turning = bool(warmup.steps) and not _COLLECTIVES.is_alike(warmup, window)
+            is_other = bool(warmup.steps) and not _COLLECTIVES.is_alike(warmup, window)
+            self._is_turning = is_other and not _COLLECTIVES.is_even(window)
             if self._is_turning:  # from the midst of this window on, it may be
                 return TURNING.format(*(_number(_COLLECTIVES.per_step(one)) for one in (window, warmup)))
         if self._full is None or anew:
@@ -399,6 +400,10 @@ class _Counter:
         before, now = self.per_step(one), self.per_step(other)
         usual = self._usual(one)
         return abs(before - now) <= WITHIN * abs(before) or (usual is not None and usual == self._usual(other))
+
+    def is_even(self, window: Issued) -> bool:
+        """Return whether all steps of a window have it alike."""
+        return len(set(map(self.of, window.each))) == 1
 
     def _usual(self, window: Issued) -> int | None:
         """Return what USUAL of a window's steps have alike; None: so many have nothing."""

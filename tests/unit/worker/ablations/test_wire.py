@@ -238,6 +238,16 @@ def test_a_first_window_that_is_unlike_warm_up_is_none() -> None:
     assert found.full(full(payload=10), anew=False) is None
 
 
+def test_a_first_window_that_is_unlike_warm_up_in_each_of_its_steps_is_one() -> None:
+    # As where a script accumulates more micro-batches by the end of its warm-up, and each is reduced.
+    before, after = (full(1, payload=payload, kept=0) for payload in (5, 8))
+    warmup = lambda: stepwise(*4 * [before])  # noqa: E731
+    settled, turning = (Counted(SimpleNamespace(has_reducer=False, least=100.0), warmup) for _ in range(2))
+    assert settled.full(stepwise(*4 * [after]), anew=True) is None
+    assert settled.has_full
+    assert "the steps before it 5.00" in (turning.full(stepwise(*2 * [before], *2 * [after]), anew=True) or "")
+
+
 def test_what_is_logged_now_and_then_is_no_other_window() -> None:
     assert counted().full(full(kept=11), anew=False) is None
 
