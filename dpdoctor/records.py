@@ -179,6 +179,11 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         return hash(self._looks)
 
     @property
+    def is_for_evaluation(self) -> bool:
+        """Return whether every rank takes all of it because it is evaluated on."""
+        return "an evaluation" in self.note
+
+    @property
     def _looks(self) -> tuple[Any, ...]:
         return astuple(replace(self, built="", rebuilt=False))
 

@@ -41,7 +41,7 @@ def _check(facts: ModeFacts) -> Finding | CannotTell | None:
 def _is_read_whole(facts: ModeFacts) -> bool:
     """Return whether a loader was iterated without gradients, and so by every rank for itself."""
     conversion = facts.mode.conversion
-    return conversion is not None and any("an evaluation" in loader.note for loader in conversion.loaders)
+    return conversion is not None and any(loader.is_for_evaluation for loader in conversion.loaders)
 
 
 RULE = Rule(

@@ -150,10 +150,10 @@ def _whole_loader(facts: ModeFacts) -> Loader | None:
     conversion, batches = facts.mode.conversion, facts.mode.loader
     if facts.mode.world_size < 2 or conversion is None:
         return None
-    whole = [ld for ld in conversion.loaders if ld.rule == "whole" and ld.num_batches is None]
-    # Where the loader that fed the steps is known, others, such as an evaluation's, do not matter.
-    fed = [ld for ld in whole if batches is None or (ld.line, ld.dataset) == (batches.line, batches.dataset)]
-    return fed[0] if fed else None
+    loaders = [ld for ld in conversion.loaders if not ld.is_for_evaluation]
+    if batches is not None:  # others than the one that fed the steps do not matter
+        loaders = [ld for number, ld in enumerate(conversion.loaders) if number == batches.index]
+    return next((ld for ld in loaders if ld.rule == "whole" and ld.num_batches is None), None)
 
 
 RULE = Rule(

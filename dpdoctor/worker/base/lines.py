@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import linecache
 import os
 import re
@@ -11,8 +13,10 @@ import sysconfig
 import textwrap
 import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 
@@ -33,6 +37,8 @@ _CALLBACK = re.compile(r"_?(?:on|before|after)_\w")
 # Of an exception no more characters are told.
 _LONGEST = 500
 _MORE = " \N{HORIZONTAL ELLIPSIS}"
+# References to what a frame alone holds: its own, a variable's, and that of the function which counts them.
+_OF_FRAMES = 3
 # Of a frame: its identity, and the instruction that it is at.
 Place = tuple[int, int]
 
@@ -58,6 +64,23 @@ def caller(frame: FrameType | None = None) -> str:
             return _words(frame)
         frame = frame.f_back
     return "unknown line"
+
+
+@contextlib.contextmanager
+def local_variables(frame: FrameType) -> Iterator[dict[str, Any]]:
+    """Give the local variables of a function that runs.
+
+    Before Python 3.13 they are a copy that the frame keeps until the function returns, and with it all that they held,
+    such as a batch. It is emptied then, unless the script holds it, who was given it by `locals()`.
+    """
+    held = frame.f_locals
+    is_copy = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    is_frames_alone = sys.getrefcount(held) <= _OF_FRAMES
+    try:
+        yield held
+    finally:
+        if is_copy and is_frames_alone:
+            held.clear()
 
 
 def under_way() -> frozenset[Place]:

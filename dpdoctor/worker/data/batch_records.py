@@ -93,10 +93,6 @@ class Inside:
         """Return the iterator that `begin` returns for a loader known by `number`."""
         iterator = self._opened(loader, number, begin, records=torch.is_grad_enabled())
         self._loaders[number] = weakref.ref(loader)
-        if loader._iterator is None:
-            # `for batch in DataLoader(...)` holds the iterator alone; one with persistent workers is held by its
-            # loader.
-            iterator.dpdoctor_made_by = loader
         return iterator
 
     def open_apart(self, loader: ApartLoader, number: int) -> tuple[Any, Callable[[], Any]]:

@@ -122,8 +122,7 @@ class Loaders:
         self._tally, self._num_steps = tally, lambda: log.num_steps
         inside = self._inside = Inside(clock, log)
         tally.item_per_row = inside.item_per_row
-        build = vars(DataLoader)["__init__"]
-        begin = vars(DataLoader)["__iter__"]
+        build, begin, make = (vars(DataLoader)[name] for name in ("__init__", "__iter__", "_get_iterator"))
         fetch = vars(_BaseDataLoaderIter)["__next__"]
 
         @functools.wraps(build)  # frameworks ask for its arguments' names
@@ -136,16 +135,25 @@ class Loaders:
             if loader._iterator is not None:  # of persistent workers: torch asks for the sampler but once
                 loader._iterator._index_sampler = loader._index_sampler
             with self._stream_apart(loader):
-                return begin(loader)
+                iterator = begin(loader)
+            if loader._iterator is None:
+                # `for batch in DataLoader(...)` holds the iterator alone; one with persistent workers is held by its
+                # loader.
+                iterator.dpdoctor_made_by = loader
+            return iterator
 
-        def timed_iter(loader: DataLoader[Any]) -> Any:
+        def made(loader: DataLoader[Any]) -> Any:
+            with self._stream_apart(loader):
+                return make(loader)
+
+        def timed(loader: DataLoader[Any], begins: Callable[[DataLoader[Any]], Any]) -> Any:
             if self._begins is not None:
                 self._begins()
             depth = phases.push(DATA_WAIT)
             try:
                 number = self._meet(loader, _unshared(loader._index_sampler), fail)
                 tally.epoch_began(number)
-                iterator = inside.begin(loader, number, begun)
+                iterator = inside.begin(loader, number, begins)
                 iterator.dpdoctor_loader, iterator.dpdoctor_is_over = number, False
                 iterator.dpdoctor_began = threading.get_ident(), is_grad_enabled()
                 self._read[number] = weakref.ref(iterator)
@@ -155,9 +163,18 @@ class Loaders:
                 phases.pop(depth)
             return iterator
 
+        def timed_iter(loader: DataLoader[Any]) -> Any:
+            return timed(loader, begun)
+
+        def timed_make(loader: DataLoader[Any]) -> Any:
+            # One that was not met has an __iter__ of its own, as Ultralytics' loaders do to keep workers over epochs.
+            is_met = _RULE in vars(loader) or isinstance(loader, ApartLoader)
+            return make(loader) if is_met else timed(loader, made)
+
         patches.replace(DataLoader, "__init__", noted_init)
         self._share_by(patches, DataLoader)
         patches.replace(DataLoader, "__iter__", timed_iter)
+        patches.replace(DataLoader, "_get_iterator", timed_make)
         patches.replace(_BaseDataLoaderIter, "__next__", self._timed(fetch, inside.recorded(fetch), phases, check))
         inside.watch(patches)
 

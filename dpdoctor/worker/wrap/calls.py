@@ -60,7 +60,8 @@ def running_methods(part: nn.Module, is_trained: Callable[[nn.Parameter], bool])
     held = {id(p) for p in structure.parameters(part)}
     found = []
     for frame in _stack():
-        owner = frame.f_locals.get("self")
+        with lines.local_variables(frame) as held_by_frame:
+            owner = held_by_frame.get("self")
         if (
             isinstance(owner, nn.Module)
             and any(module is part for module in structure.submodules(owner))

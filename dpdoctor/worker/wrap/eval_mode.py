@@ -67,4 +67,5 @@ def _is_scripts(module: nn.Module) -> bool:
 
 def _first_of(frame: FrameType) -> Any:
     """Return what a running function was called with first."""
-    return frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+    with lines.local_variables(frame) as held:
+        return held.get(next(iter(frame.f_code.co_varnames), ""))

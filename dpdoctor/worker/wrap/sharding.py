@@ -205,9 +205,9 @@ def _replace_in_dict(held: dict[Any, Any], changed: Changed) -> bool:
 
 def _replace_in_locals(frame: FrameType, changed: Changed) -> None:
     """Replace things in the local variables of a function that runs, which the collector of garbage does not know."""
-    held = frame.f_locals
-    if _replace_in_dict(held, changed) and sys.version_info < (3, 13):  # a copy, until then
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    with lines.local_variables(frame) as held:
+        if _replace_in_dict(held, changed) and sys.version_info < (3, 13):  # a copy, until then
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def _new(items: Iterable[Any], changed: Changed) -> list[Any]:

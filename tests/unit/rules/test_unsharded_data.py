@@ -14,6 +14,14 @@ from tests.builders import cases
 
 STREAM = cases.conversion(rule="whole", num_batches=None, dataset="Stream", note="an IterableDataset is read whole")
 
+BESIDE = replace(STREAM, loaders=(*cases.conversion().loaders, *STREAM.loaders))
+
+# As of one whose batches come again and again, so that its workers are kept.
+ENDLESS = replace(
+    cases.conversion(rule="whole", num_batches=None).loaders[0],
+    note="iterated without gradients: an evaluation, every rank sees all of it",
+)
+
 SAME = Conversion(
     modules=(WrappedModule(name="Net", line="train.py:9", num_parameters=1, trainable_bytes=4),), same_samples=True
 )
@@ -30,7 +38,16 @@ SILENT = {
     "shared by its sampler": cases.case("ddp", world_size=2, conversion=cases.conversion()),
     "an evaluation": cases.case("ddp", world_size=2, conversion=cases.conversion(rule="whole")),
     "no loader": cases.case("ddp", world_size=2),
-    "a stream beside what is trained on": cases.case("ddp", world_size=2, conversion=STREAM, loader=cases.loader()),
+    "a stream beside what is trained on": cases.case("ddp", world_size=2, conversion=BESIDE, loader=cases.loader()),
+    "an evaluation's loader without an end, at the same line": cases.case(
+        "ddp",
+        world_size=2,
+        conversion=replace(BESIDE, loaders=(*cases.conversion().loaders, ENDLESS)),
+        loader=cases.loader(),
+    ),
+    "an evaluation's loader without an end": cases.case(
+        "ddp", world_size=2, conversion=replace(BESIDE, loaders=(ENDLESS,)), loader=None
+    ),
 }
 
 

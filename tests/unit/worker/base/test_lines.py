@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -164,3 +165,38 @@ def test_the_text_of_a_line_is_found_again() -> None:
 @pytest.mark.parametrize("line", ["/nowhere/train.py:3", f"{__file__}:100000", "unknown line", ""])
 def test_of_a_line_that_cannot_be_read_there_is_no_text(line: str) -> None:
     assert lines.source(line) == ""
+
+
+class Batch:
+    """Something that the script would let go of."""
+
+
+def look() -> None:
+    with lines.local_variables(sys._getframe(1)) as held:
+        assert "value" in held
+
+
+def test_a_function_that_is_looked_into_holds_on_to_nothing() -> None:
+    def train() -> object:
+        value = Batch()
+        reference = weakref.ref(value)
+        look()
+        value = None
+        return reference()
+
+    assert train() is None
+
+
+def test_what_a_script_asked_for_by_locals_stays() -> None:
+    def train(value: int) -> dict[str, Any]:
+        mine = locals()
+        look()
+        return mine
+
+    assert train(3)["value"] == 3
+
+
+def test_the_variables_of_a_module_stay() -> None:
+    module: dict[str, Any] = {"look": look}
+    exec("value = 3\nlook()", module)
+    assert module["value"] == 3

@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
+from dpdoctor.loading import IN_PROCESS
 from dpdoctor.worker.base.patches import Patches
 from tests.builders.handclock import HandClock
 from tests.builders.rig import FailedError, Recording, Rig
@@ -380,10 +383,62 @@ def test_what_a_thread_only_fetches_is_for_what_the_iteration_began_for(rig: Rig
     assert rig.tally.loaders() == {0}
 
 
-def test_an_iterator_that_was_not_made_by_iter_is_counted_all_the_same(rig: Rig) -> None:
+class Repeated:
+    """As many batches as are asked for, an epoch after the other."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from self.batches
+
+
+class Kept(DataLoader[int]):
+    """Keeps its iterator, and workers, over epochs, as Ultralytics' loaders do."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator: Any = None
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.batches)
+
+    def __iter__(self) -> Any:
+        if self.iterator is None:
+            self.iterator = self._get_iterator()
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_iterator_that_a_loader_keeps_over_epochs_is_seen_from_inside(rig: Rig, num_workers: int) -> None:
+    module = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    context = "fork" if num_workers else None
+    loader = Kept(Numbers(8), batch_size=4, num_workers=num_workers, multiprocessing_context=context)
+    for _ in range(3):
+        for batch in loader:
+            module(batch.float().unsqueeze(1)).mean().backward()
+            optimizer.step()
+    assert [step.counted.samples_drawn for step in rig.steps] == 6 * [4]
+    assert [(record.rule, record.num_workers, record.num_batches) for record in rig.loaders.records()] == [
+        ("whole", num_workers, None)
+    ]
+    by = 0 if num_workers else IN_PROCESS
+    assert [(batch.loader, batch.batch, batch.worker) for batch in rig.batches] == [(0, n, by) for n in range(6)]
+    assert rig.tally.main_loader() == (0, 1.0)
+    assert rig.loaders.replay.unfit(frozenset({0})) is None
+    iterator = weakref.ref(loader.iterator)
+    del loader
+    assert iterator() is None, "it goes when the script lets go of it"
+
+
+def test_an_iterator_that_no_loader_made_is_counted_all_the_same(rig: Rig) -> None:
     class Own(DataLoader[int]):
         def __iter__(self) -> Any:
-            return self._get_iterator()
+            return _SingleProcessDataLoaderIter(self)
 
     module = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
