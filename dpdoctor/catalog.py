@@ -54,6 +54,9 @@ MODES = (
     ),
 )
 
+# Torch's optimizers that have a fused form.
+FUSED = ("AdamW", "Adam", "SGD", "Adagrad")
+
 # Asked for with `all`, they run in this order of their names; which are measured first says `priority` of each.
 ABLATIONS = (
     Ablation(
@@ -76,6 +79,11 @@ ABLATIONS = (
         name="fair_threads",
         what="no more threads than the rank's share of the cores",
         needs="a script that asks for more threads",
+    ),
+    Ablation(
+        name="fused_optimizer",
+        what="optimizers update their parameters in one kernel, as `fused=True` has them do",
+        needs=f"{', '.join(FUSED[:-1])} or {FUSED[-1]} without it",
     ),
     Ablation(name="no_comm", what="ranks do not communicate", needs="ranks that do"),
     Ablation(

@@ -256,6 +256,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     `written` is what the script would have written, empty when it was allowed to. `same_samples`: in the steps
     that precede windows all ranks trained on the same samples, by the tensors that entered the model, their labels, or
     the indices of what each rank takes whole.
+    `optimizers_built`: the line at which each of `optimizers` was built; empty: nobody saw it, or they are gone.
     `strategies` are those of a script that distributes itself.
     `copies`: on how many ranks they were the same, where there are groups of ranks: 1: on none, 0: groups are unlike.
     `drawn_alike`: modules whose random numbers, which the script seeds, each step draws alike on all ranks, where these
@@ -272,6 +273,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[WrappedModule, ...] = ()
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[str, ...] = ()
+    optimizers_built: tuple[str, ...] = ()
     seed: int = 0
     num_threads: int = 0
     find_unused_parameters: bool = False

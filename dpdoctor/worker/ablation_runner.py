@@ -63,7 +63,6 @@ class AblationRunner:
         self,
         ablations: dict[str, Ablation],
         context: AblationContext,
-        optimizers: Callable[[], Sequence[Optimizer]],
         agreement: Agreement,
         *,
         time_budget_s: float,
@@ -72,7 +71,6 @@ class AblationRunner:
     ) -> None:
         self._ablations = ablations
         self._context = context
-        self._optimizers = optimizers
         self._agreement = agreement
         self._no_time = (
             f"{LEAST_ROUNDS} rounds of its windows do not fit into {units.seconds(time_budget_s)}: raise --time-budget"
@@ -150,7 +148,7 @@ class AblationRunner:
         """Return how much memory is missing; ranks share a host, as far as is known."""
         context, needed = self._context, 0
         if ablation.sets_apart:
-            needed += snapshot_bytes(context.wrapping.modules, self._optimizers())
+            needed += snapshot_bytes(context.wrapping.modules, context.optimizers())
         if ablation.replays:
             needed += context.replay.num_bytes(context.tally.loaders())
         all_needed, available = int(MEMORY_MARGIN * needed * context.world_size), self._available_bytes()
@@ -180,7 +178,7 @@ class AblationRunner:
         self._since.append(name)
         ablation, context = self._ablations[name], self._context
         if ablation.sets_apart:
-            self._state = Snapshot(context.wrapping.modules, self._optimizers(), context.precision.scalers())
+            self._state = Snapshot(context.wrapping.modules, context.optimizers(), context.precision.scalers())
         ablation.begin(context)
 
     def leave(self, *, measured: bool = True) -> bool:

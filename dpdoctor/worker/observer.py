@@ -45,7 +45,7 @@ from dpdoctor.worker.setup import Place, Seeding
 from dpdoctor.worker.timing.batches import live_storages, storages
 from dpdoctor.worker.timing.exchanges import Exchanges
 from dpdoctor.worker.timing.optimizers import MOST_IDLE, Optimizers, StepCounter
-from dpdoctor.worker.timing.phases import PhaseClock, Updates, watch_backward, watch_copies
+from dpdoctor.worker.timing.phases import OPTIMIZER, PhaseClock, Updates, watch_backward, watch_copies
 from dpdoctor.worker.timing.recorder import HookCost, Recorder, StepLog
 from dpdoctor.worker.timing.steady_tally import SteadyTally
 from dpdoctor.worker.timing.tally import Tally
@@ -224,6 +224,8 @@ class Observer(ABC):
             replay=self._loaders.replay,
             companion=self._loaders.companion,
             precision=self._precision,
+            optimizers=self._optimizers.alive,
+            optimizer_share=lambda: self._steplog.host_share(OPTIMIZER),
             hooks=self._hooks,
             wire=self._make_wire(),
             fair_threads=self._fair_threads(),
@@ -232,7 +234,6 @@ class Observer(ABC):
         return AblationRunner(
             self._ablations,
             context,
-            self._optimizers.alive,
             self._agreement,
             time_budget_s=recording.time_budget_s,
             raised=recording.raised,

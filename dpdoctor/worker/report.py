@@ -163,6 +163,7 @@ class Report:
             modules=self._modules or sources.wrapping.records(),
             loaders=sources.loaders.records(),
             optimizers=sources.optimizers.names(),
+            optimizers_built=sources.optimizers.built_at(),
             seed=self._seed,
             num_threads=torch.get_num_threads(),
             find_unused_parameters=self._finds_unused and sources.wrapping.has_unused,

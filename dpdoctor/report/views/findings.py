@@ -40,6 +40,7 @@ SEEN_IN = {
     "memory_imbalance": "peak-memory",
     "memory_pressure": "peak-memory",
     "no_overlap": "collectives",
+    "optimizer_unfused": "kernels",
     "own_code": "call_tree",
     "parallelism_not_worth_it": "waterfall",
     "replicas_differ": "conversion",

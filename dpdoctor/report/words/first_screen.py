@@ -47,7 +47,7 @@ _BOUND_BY = {
     "straggler": ("Straggler", "Waiting for a slow rank takes {} of each step"),
 }
 # A change that would gain something, though nothing is wrong: it does not tell what bounds the run.
-_NO_FAULT = SAID | {"amp_unused"}
+_NO_FAULT = SAID | {"amp_unused", "optimizer_unfused"}
 # Of an interval whose longer side is so many times the other, the ends are shown, and no ±.
 LOPSIDED = 1.5
 # So many times another one's, a mean batch is another one: loaders that keep their last batch differ by less.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dpdoctor.worker.base.mode import Mode
 if TYPE_CHECKING:
     import torch
     from torch.amp.grad_scaler import GradScaler
+    from torch.optim import Optimizer
 
     from dpdoctor.worker.ablations._hooks import Hooks
     from dpdoctor.worker.ablations._wire import Counted, Wire
@@ -35,8 +37,9 @@ ONE_RANK = "one rank has nobody to communicate with"
 class AblationContext:
     """What ablations look at and switch.
 
-    `hooks` are those that see a step. `wire` is what ranks exchange gradients by; None: this process has no others.
-    `fair_threads` is its share of the cores of its host.
+    `optimizers` are the script's; `optimizer_share` tells what they take of a step, by the host's clock, None: nobody
+    knows. `hooks` are those that see a step. `wire` is what ranks exchange gradients by; None: this process has no
+    others. `fair_threads` is its share of the cores of its host.
     """
 
     mode: Mode
@@ -47,6 +50,8 @@ class AblationContext:
     replay: Replay
     companion: Companion
     precision: Precision
+    optimizers: Callable[[], Sequence[Optimizer]]
+    optimizer_share: Callable[[], float | None]
     hooks: Hooks
     wire: Wire | None = None
     fair_threads: int = 1

@@ -197,9 +197,12 @@ class StepCounter:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """An optimizer: its place in the order of creation, and the depths of the phases of its steps that have begun."""
+    """An optimizer: its place in the order of creation, the depths of the phases of its steps that have begun, and the
+    line at which it was built; empty: nobody saw that.
+    """
 
     index: int
+    built: str = ""
     depths: list[int] = field(default_factory=list)
 
 
@@ -335,7 +338,7 @@ class Optimizers:
     def built(self, optimizer: Optimizer) -> None:
         """The script has built an optimizer, or a copy of one; nothing happens where it is known."""
         if id(optimizer) not in self._known:
-            self._meet(optimizer)
+            self._meet(optimizer, lines.caller())
 
     def alive(self) -> list[Optimizer]:
         """Return the optimizers that the script still holds."""
@@ -348,9 +351,13 @@ class Optimizers:
         """
         return tuple(type(optimizer).__name__ for optimizer in self.alive()) or tuple(self._stepped.values())
 
-    def _meet(self, optimizer: Optimizer) -> _Known:
+    def built_at(self) -> tuple[str, ...]:
+        """Return the line at which each of those that the script holds was built; empty: nobody saw it."""
+        return tuple(self._known[id(optimizer)].built for optimizer in self.alive())
+
+    def _meet(self, optimizer: Optimizer, line: str = "") -> _Known:
         """Note an optimizer that is not known yet: it is the last in the order of creation."""
-        number, known = id(optimizer), _Known(len(self._created))
+        number, known = id(optimizer), _Known(len(self._created), line)
         self._known[number] = known
         # Another one may have its id once it is gone.
         self._created.append(weakref.ref(optimizer, lambda _: self._known.pop(number, None)))

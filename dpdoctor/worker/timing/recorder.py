@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from msgspec.structs import replace
 
 from dpdoctor import rundir
@@ -109,6 +110,15 @@ class StepLog:
         """Return the median host time per counted step that dpdoctor's own hooks took; None before the first."""
         return statistics.median(self._costs) if self._costs else None
 
+    def host_share(self, phase: int) -> float | None:
+        """Return what a phase takes of the median step of the last segment that had several; None: of a GPU's steps,
+        behind which the host runs ahead, and before there were any.
+        """
+        steps = self._recorder.last_steps
+        if torch.cuda.is_available() or not steps:
+            return None
+        return statistics.median(step.phases_ns[phase] / max(1, step.duration_ns) for step in steps)
+
     @property
     def own_share(self) -> float | None:
         """Return that over the median step of the last segment that had several; None before it ended."""
@@ -145,7 +155,12 @@ def _unwatched(step: int, window: int, counted: bool, notes: Notes, is_edge: boo
 
 
 class Recorder:
-    """Keeps steps, events and batches in memory within a window and appends them to their files at its edge."""
+    """Keeps steps, events and batches in memory within a window and appends them to their files at its edge.
+
+    Attributes:
+        num_steps: that were kept.
+        last_steps: all but the first of the last window that had several.
+    """
 
     def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
         self._directory = directory
@@ -157,6 +172,7 @@ class Recorder:
         self._batches: list[tuple[Callable[..., BatchRecord], tuple[Any, ...]]] = []
         self._memory: list[MemoryRecord] = []
         self.num_steps = 0
+        self.last_steps: list[StepRecord] = []
 
     def step(self, make: Callable[..., StepRecord], *values: Any) -> None:
         """Keep one step, whose record is made of these values when it is written."""
@@ -192,7 +208,9 @@ class Recorder:
         memory, self._memory = self._memory, []
         # First, not last: a signal handler that flushes while this writes must not write the same lines again.
         self._steps, self._windows, self._events, self._batches = [], [], [], []
-        rundir.append_lines(self._directory / rundir.STEPS, [make(*values) for make, values in steps])
+        records = [make(*values) for make, values in steps]
+        self.last_steps = records[1:] or self.last_steps
+        rundir.append_lines(self._directory / rundir.STEPS, records)
         rundir.append_lines(self._directory / rundir.WINDOWS, windows)
         rundir.append_lines(self._directory / rundir.EVENTS, events)
         rundir.append_lines(self._directory / rundir.LOADER, [make(*values) for make, values in batches])

@@ -119,12 +119,13 @@ def runner(
         replay=rig.loaders.replay,
         companion=rig.loaders.companion,
         precision=Precision(),
+        optimizers=rig.optimizers.alive,
+        optimizer_share=lambda: None,
         hooks=rig.hooks(),
     )
     return AblationRunner(
         ablations,
         context,
-        rig.optimizers.alive,
         agreement or Alone(),
         time_budget_s=60,
         raised=raised,

@@ -117,11 +117,11 @@ class Conducted(Rig):
             replay=self.loaders.replay,
             companion=self.loaders.companion,
             precision=Precision(),
+            optimizers=self.optimizers.alive,
+            optimizer_share=lambda: None,
             hooks=self.hooks(),
         )
-        self.ablation_runner = AblationRunner(
-            ablations or {}, context, self.optimizers.alive, Alone(), time_budget_s=recording.time_budget_s
-        )
+        self.ablation_runner = AblationRunner(ablations or {}, context, Alone(), time_budget_s=recording.time_budget_s)
         self.report = Report(directory, record, 0, sources, finds_unused=True)
         director = Director(recording, (FULL, *(ablations or {})), seed=0)
         self.meetings = Meetings()

@@ -51,6 +51,8 @@ def context(rig: Rig, mode: Mode = SINGLE, precision: Precision | None = None) -
         replay=rig.loaders.replay,
         companion=rig.loaders.companion,
         precision=precision or Precision(),
+        optimizers=rig.optimizers.alive,
+        optimizer_share=lambda: None,
         hooks=rig.hooks(),
     )
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.checkpoint import checkpoint
 
+from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.timing.optimizers import (
     MOST_IDLE,
@@ -680,6 +682,15 @@ def test_optimizers_have_their_names_when_the_function_that_trained_has_returned
     gc.collect()
     assert rig.optimizers.alive() == []
     assert rig.optimizers.names() == ("SGD",)
+    assert rig.optimizers.built_at() == ()
+
+
+def test_it_is_known_where_each_optimizer_was_built(rig: Rig) -> None:
+    first = lines.caller(sys._getframe())
+    built = [SGD(nn.Linear(3, 1).parameters(), lr=0.1) for _ in range(2)]
+    file, _, number = first.rpartition(":")
+    assert rig.optimizers.built_at() == 2 * (f"{file}:{int(number) + 1}",)
+    assert len(built) == 2
 
 
 def test_without_a_torch_optimizer_a_backward_pass_is_a_step(rig: Rig) -> None:

@@ -55,6 +55,25 @@ def test_steps_follow_each_other_without_a_gap(log: Log) -> None:
     assert (log.steps.first_ns, log.steps.last_ns, log.steps.num_steps) == (0, 60, 3)
 
 
+def test_the_share_of_a_phase_is_of_the_last_segment_that_had_several_steps(log: Log) -> None:
+    assert log.steps.host_share(FORWARD) is None
+    for other in (0, 0, 30):  # beside 10 of the forward pass; the first step does not count
+        log.step(10)
+        log.clock.tick(other)
+    log.step(10)
+    log.recorder.flush()
+    assert log.steps.host_share(FORWARD) == 1.0
+    log.clock.tick(90)
+    log.step(10)
+    log.recorder.flush()  # one step, as of a proof
+    assert log.steps.host_share(FORWARD) == 1.0
+    log.step(10)
+    log.clock.tick(30)
+    log.step(10)
+    log.recorder.flush()
+    assert log.steps.host_share(FORWARD) == 0.25
+
+
 def test_what_happens_before_a_restart_belongs_to_no_step(log: Log) -> None:
     log.step(10)
     log.clock.tick(1000)
