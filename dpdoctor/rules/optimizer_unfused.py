@@ -63,6 +63,6 @@ RULE = Rule(
     how="The ablation fused_optimizer sets what fused=True sets, in windows between the full ones; where optimizers "
     "take less than 5% of a step on the CPU, it is left out.",
     remedy="Give fused=True to torch's AdamW, Adam, SGD or Adagrad. The update is the same but for rounding.",
-    verified=False,
+    verified=True,
     check=_check,
 )
