@@ -148,7 +148,7 @@ class AblationRunner:
         """Return how much memory is missing; ranks share a host, as far as is known."""
         context, needed = self._context, 0
         if ablation.sets_apart:
-            needed += snapshot_bytes(context.wrapping.modules, context.optimizers())
+            needed += snapshot_bytes(context.wrapping.modules, context.optimizers.alive())
         if ablation.replays:
             needed += context.replay.num_bytes(context.tally.loaders())
         all_needed, available = int(MEMORY_MARGIN * needed * context.world_size), self._available_bytes()
@@ -178,7 +178,7 @@ class AblationRunner:
         self._since.append(name)
         ablation, context = self._ablations[name], self._context
         if ablation.sets_apart:
-            self._state = Snapshot(context.wrapping.modules, context.optimizers(), context.precision.scalers())
+            self._state = Snapshot(context.wrapping.modules, context.optimizers.alive(), context.precision.scalers())
         ablation.begin(context)
 
     def leave(self, *, measured: bool = True) -> bool:

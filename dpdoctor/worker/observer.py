@@ -224,7 +224,7 @@ class Observer(ABC):
             replay=self._loaders.replay,
             companion=self._loaders.companion,
             precision=self._precision,
-            optimizers=self._optimizers.alive,
+            optimizers=self._optimizers,
             optimizer_share=lambda: self._steplog.host_share(OPTIMIZER),
             hooks=self._hooks,
             wire=self._make_wire(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from dpdoctor.worker.base.mode import Mode
 if TYPE_CHECKING:
     import torch
     from torch.amp.grad_scaler import GradScaler
-    from torch.optim import Optimizer
 
     from dpdoctor.worker.ablations._hooks import Hooks
     from dpdoctor.worker.ablations._wire import Counted, Wire
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from dpdoctor.worker.data.companion import Companion
     from dpdoctor.worker.data.replay import Replay
     from dpdoctor.worker.timing.exchanges import Issued
+    from dpdoctor.worker.timing.optimizers import Optimizers
     from dpdoctor.worker.timing.tally import Tally
     from dpdoctor.worker.wrap.redirect import Watch
     from dpdoctor.worker.wrap.wrapping import Wrapping
@@ -50,7 +50,7 @@ class AblationContext:
     replay: Replay
     companion: Companion
     precision: Precision
-    optimizers: Callable[[], Sequence[Optimizer]]
+    optimizers: Optimizers
     optimizer_share: Callable[[], float | None]
     hooks: Hooks
     wire: Wire | None = None

@@ -21,6 +21,7 @@ NO_FORM = "torch has no fused form of {}"
 FUSED_ALREADY = "the script's optimizers are fused already"
 UNFUSABLE = "{} trains {}, and a fused optimizer takes dense floating-point numbers alone"
 ON_CPU = "torch has a fused form of Adagrad for the CPU alone"
+COMPILED = "a compiled function takes the optimizer's steps"
 ANOTHER = "the script built another optimizer in its window"
 
 _Group = dict[str, Any]
@@ -39,9 +40,11 @@ class FusedOptimizer(Ablation):
 
     def unfit(self, context: AblationContext) -> str | None:
         """Return why the script gains nothing by it, or cannot take it."""
-        optimizers, share = context.optimizers(), context.optimizer_share()
+        optimizers, share = context.optimizers.alive(), context.optimizer_share()
         if share is not None and share < LEAST_SHARE:
             return SMALL.format(units.share(share))
+        if context.optimizers.are_compiled:
+            return COMPILED
         named = [optimizer for optimizer in optimizers if _has_form(optimizer)]
         if not named:
             others = dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers)
@@ -54,7 +57,7 @@ class FusedOptimizer(Ablation):
         """Fuse."""
         import torch
 
-        optimizers = context.optimizers()
+        optimizers = context.optimizers.alive()
         self._before = set(map(id, optimizers))
         for optimizer in filter(_has_form, optimizers):
             for group in _plain_groups(optimizer):
@@ -75,7 +78,7 @@ class FusedOptimizer(Ablation):
                 elif not group.get("capturable"):  # it took its first step meanwhile
                     state["step"] = state["step"].cpu()
         self._groups, self._places = [], {}
-        is_all = self._before.issuperset(map(id, context.optimizers()))
+        is_all = self._before.issuperset(map(id, context.optimizers.alive()))
         return None if is_all else Fault(reason=ANOTHER, final=False)
 
 

@@ -219,6 +219,7 @@ class Optimizers:
     Attributes:
         any_seen: whether the script ever built a torch optimizer.
         in_backward: who took a step in the backward pass that is open or has just ended.
+        are_compiled: whether a compiled function took a step.
         in_backward_at: the line of the first step of parameters that was taken in a backward pass; empty: none was.
     """
 
@@ -259,7 +260,7 @@ class Optimizers:
         self._hooks: tuple[RemovableHandle, ...] = ()
         # Whether a step may be another thing than a call of the optimizer's, as with a scaler or in a graph.
         self._is_wrapped = False
-        self.any_seen = False
+        self.any_seen = self.are_compiled = False
         self.in_backward: list[int] = []
         self.in_backward_at = ""
 
@@ -389,6 +390,7 @@ class Optimizers:
             finally:
                 self._phases.pop(depth)
                 taken, self._in_graph[:] = self._in_graph[:], []
+            self.are_compiled |= bool(taken)
             only_steps = bool(taken) and 0 < num_passes == self._phases.num_passes
             for optimizer in taken:
                 self._has_trained = True  # the gradients may be gone again

@@ -119,7 +119,7 @@ def runner(
         replay=rig.loaders.replay,
         companion=rig.loaders.companion,
         precision=Precision(),
-        optimizers=rig.optimizers.alive,
+        optimizers=rig.optimizers,
         optimizer_share=lambda: None,
         hooks=rig.hooks(),
     )

@@ -117,7 +117,7 @@ class Conducted(Rig):
             replay=self.loaders.replay,
             companion=self.loaders.companion,
             precision=Precision(),
-            optimizers=self.optimizers.alive,
+            optimizers=self.optimizers,
             optimizer_share=lambda: None,
             hooks=self.hooks(),
         )

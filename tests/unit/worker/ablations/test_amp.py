@@ -51,7 +51,7 @@ def context(rig: Rig, mode: Mode = SINGLE, precision: Precision | None = None) -
         replay=rig.loaders.replay,
         companion=rig.loaders.companion,
         precision=precision or Precision(),
-        optimizers=rig.optimizers.alive,
+        optimizers=rig.optimizers,
         optimizer_share=lambda: None,
         hooks=rig.hooks(),
     )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from dpdoctor.worker.ablations.fused_optimizer import ANOTHER, FUSED_ALREADY, FusedOptimizer
+from dpdoctor.worker.ablations.fused_optimizer import ANOTHER, COMPILED, FUSED_ALREADY, FusedOptimizer
 
 KINDS = {
     "AdamW": torch.optim.AdamW,
@@ -33,8 +33,9 @@ class Own(torch.optim.AdamW):
         return super().step(closure)
 
 
-def context(*optimizers: Optimizer, share: float | None = None) -> Any:
-    return SimpleNamespace(optimizers=lambda: list(optimizers), optimizer_share=lambda: share)
+def context(*optimizers: Optimizer, share: float | None = None, are_compiled: bool = False) -> Any:
+    found = SimpleNamespace(alive=lambda: list(optimizers), are_compiled=are_compiled)
+    return SimpleNamespace(optimizers=found, optimizer_share=lambda: share)
 
 
 def train(model: nn.Module, optimizer: Optimizer) -> None:
@@ -132,6 +133,11 @@ def test_scripts_that_gain_nothing_by_it_or_cannot_take_it(
     found = FusedOptimizer().unfit(context(optimizer(), share=share))
     assert (found is None) == (why is None)
     assert (found or "").startswith(why or "")
+
+
+def test_a_compiled_function_that_takes_the_steps_stays_as_it_was_compiled() -> None:
+    optimizer = torch.optim.AdamW(nn.Linear(3, 2).parameters())
+    assert FusedOptimizer().unfit(context(optimizer, are_compiled=True)) == COMPILED
 
 
 def test_an_optimizer_that_is_built_in_the_window_is_not_fused_so_that_it_does_not_count() -> None:

@@ -520,6 +520,7 @@ def test_steps_inside_of_a_compiled_function_count_with_their_time(rig: Rig, wha
         assert not torch.equal(before, module.weight)
         optimizer.zero_grad()
     assert what == "method" or traced == [True] * 3
+    assert rig.optimizers.are_compiled
     assert [step.counted.samples_entered for step in rig.steps] == [4] * 3
 
 
