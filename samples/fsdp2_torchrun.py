@@ -58,7 +58,7 @@ def main():
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         for (batch,) in loader:

@@ -132,8 +132,8 @@ def main():
     generator = Generator(args.latent, args.width).apply(init_weights).to(device)
     discriminator = Discriminator(args.width).apply(init_weights).to(device)
     criterion = nn.BCEWithLogitsLoss()
-    optimizer_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    optimizer_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
+    optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
 
     for epoch in range(1, args.epochs + 1):
         start = time.perf_counter()

@@ -77,7 +77,7 @@ def main():
 
     model = make_model(args).to(device)
     criterion = torch.nn.CrossEntropyLoss()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
     if fault.name == "too_many_threads":
         torch.set_num_threads(int(fault.size))

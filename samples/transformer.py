@@ -21,6 +21,7 @@ FAULTS = {
     ),
     "slow_metrics": (20, "every process waits SIZE ms in each step for its metrics to be uploaded"),
     "big_table": (32, "a table of SIZE MB maps pairs of tokens to vectors, and its gradient is dense"),
+    "plain_optimizer": (32, "the optimizer is not fused, and trains a table of SIZE MB beside the model's layers"),
     "tiny_layers": (48, "the model has SIZE narrow blocks instead of few wide ones"),
     "uneven_lengths": (4, "batches are made by length, and every second one is SIZE times shorter"),
     "recompile": (8, "batches have SIZE lengths in turn, and with --compile the model is compiled anew for each"),
@@ -116,7 +117,7 @@ def make_model(args):
     fault, sizes = args.fault, {"width": args.width, "depth": args.depth, "heads": args.heads}
     if fault.name == "tiny_layers":
         sizes = {"width": 32, "depth": int(fault.size), "heads": 2}
-    if fault.name == "big_table":
+    if fault.name in {"big_table", "plain_optimizer"}:
         sizes["num_pairs"] = int(fault.size * 1e6) // (4 * args.width)
     return Transformer(args.vocabulary, args.length, **sizes)
 
@@ -168,7 +169,9 @@ def main():
     loader = make_loader(args, int(fault.size) if fault.name == "small_batch" else args.batch_size)
 
     model = make_model(args).to(device)
-    optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay=0.1), lr=args.lr, betas=(0.9, 0.95))
+    is_fused = fault.name != "plain_optimizer"
+    groups = parameter_groups(model, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=is_fused)
     num_steps = args.epochs * len(loader) // args.accumulate
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps, eta_min=args.lr / 10)
     if args.compile:

@@ -209,6 +209,13 @@ ENTRIES = {
         options=LONG,
         rules=("exposed_communication",),
     ),
+    "plain_optimizer": Entry(
+        script="transformer.py",
+        args=(*TRANSFORMER, "--fault", "plain_optimizer:{size}"),
+        sizes=(10, 40),
+        mode="single",
+        rules=("optimizer_unfused",),
+    ),
     "tiny_layers": Entry(
         script="transformer.py",
         args=(*TRANSFORMER, "--fault", "tiny_layers:{size}"),

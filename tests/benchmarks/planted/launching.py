@@ -17,7 +17,8 @@ REPOSITORY = Path(__file__).parents[3]
 # cores in every mode, as it is in ddp.
 OPTIONS = (
     *("--nproc", "2", "--rounds", "6", "--time-budget", "30", "--trace-steps", "12", "--keep-going", "--quiet"),
-    *("--ablations", "cached_batches,no_comm,no_data_no_comm,no_sync_accumulation,coalesced,fair_threads"),
+    "--ablations",
+    "cached_batches,no_comm,no_data_no_comm,no_sync_accumulation,coalesced,fair_threads,fused_optimizer",
 )
 
 
