@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,3 +68,30 @@ print(ctypes.CDLL(path).cuptiSubscribe(ctypes.byref(ctypes.c_void_p()), callback
 def test_the_profile_of_a_step_leaves_cupti_alone():
     done = subprocess.run([sys.executable, "-c", SUBSCRIBE], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["0"], done.stderr
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "Adam", "SGD"])
+def test_an_optimizer_is_fused_for_a_window_and_counts_its_steps_on_the_host_after_it(kind):
+    from dpdoctor.worker.ablations.fused_optimizer import FusedOptimizer
+
+    model = nn.Linear(8, 2).cuda()
+    alone = copy.deepcopy(model)
+    optimizer, plain = (getattr(torch.optim, kind)(each.parameters(), lr=0.01) for each in (model, alone))
+    found = SimpleNamespace(alive=lambda: [optimizer], are_compiled=False)
+    context, ablation = SimpleNamespace(optimizers=found, optimizer_share=lambda: None), FusedOptimizer()
+    for is_fused in (False, True, False):
+        if is_fused:
+            assert ablation.unfit(context) is None
+            ablation.begin(context)
+        for each, of in ((model, optimizer), (alone, plain)):
+            of.zero_grad()
+            each(torch.ones(3, 8, device="cuda")).square().sum().backward()
+            of.step()
+        if is_fused:
+            assert ablation.end(context) is None
+    for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    counts = [
+        [state["step"].device.type for state in of.state.values() if "step" in state] for of in (optimizer, plain)
+    ]
+    assert counts[0] == counts[1]
