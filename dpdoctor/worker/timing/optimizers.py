@@ -354,7 +354,8 @@ class Optimizers:
 
     def built_at(self) -> tuple[str, ...]:
         """Return the line at which each of those that the script holds was built; empty: nobody saw it."""
-        return tuple(self._known[id(optimizer)].built for optimizer in self.alive())
+        known = (self._known.get(id(optimizer)) for optimizer in self.alive())
+        return tuple(each.built if each is not None else "" for each in known)
 
     def _meet(self, optimizer: Optimizer, line: str = "") -> _Known:
         """Note an optimizer that is not known yet: it is the last in the order of creation."""
