@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,15 @@ WIDTH = 100
 
 def pages() -> dict[str, str]:
     """Return the content of each generated file, by its name."""
-    schema = msgspec.json.format(msgspec.json.encode(msgspec.json.schema(RunSummary)), indent=1).decode()
-    return {"rules.md": _rules(), "cli.md": _cli(), "../dpdoctor/run.schema.json": f"{schema}\n"}
+    return {"rules.md": _rules(), "cli.md": _cli(), "../dpdoctor/run.schema.json": _schema()}
+
+
+def _schema() -> str:
+    schema = msgspec.json.schema(RunSummary)
+    for record in schema["$defs"].values():
+        if "description" in record:  # a docstring, whose indentation some versions of Python and msgspec keep
+            record["description"] = inspect.cleandoc(record["description"])
+    return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
 
 
 def _rules() -> str:

@@ -347,6 +347,8 @@ def _quotes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CUT_SHORT = "the file is cut short"
+# Of msgspec from 0.23 on, which raised UnicodeDecodeError before.
+_NOT_UTF8 = "Invalid UTF-8"
 _PLACE = re.compile(r" \(byte (\d+)\)")
 # Not JSON, but what C++ and Python print. The decoder notices a few bytes after it begins.
 _NOT_A_NUMBER = re.compile(rb"[-+]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
@@ -371,7 +373,7 @@ def _fault(text: bytes, error: Exception, *, is_cut: bool) -> _Fault:
     """Return why decoding `text` raised this error, one of UNDECODABLE; `is_cut`: nothing comes after `text`."""
     if isinstance(error, msgspec.ValidationError):
         return _Fault(offset=0, reason=str(error).replace("$[0]", "event"), is_damage=False)
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or _NOT_UTF8 in str(error):
         return _Fault(offset=0, reason="text that is not UTF-8", is_damage=False)
     if isinstance(error, RecursionError):
         return _Fault(offset=0, reason="nested too deeply", is_damage=False)
