@@ -235,7 +235,9 @@ class Rank(Observer):
                 or environment.looked_for_rank(error, at, self._task.spec.named)
                 or self._mode.explain(error, at)
             )
-            # What is explained fails without any ablation as well.
+            # What is explained fails without any ablation as well, but where one is on that calls other operators.
+            if explained and self._ablation_runner.ablation != FULL:
+                explained += self._blame(error)
             reason = explained or (
                 script.failure(error)
                 + self._loaders.ran_out(error)

@@ -20,6 +20,7 @@ SMALL = "optimizers take {} of a step"
 NO_FORM = "torch has no fused form of {}"
 FUSED_ALREADY = "the script's optimizers are fused already"
 UNFUSABLE = "{} trains {}, and a fused optimizer takes dense floating-point numbers alone"
+OF_CLASS = "torch's fused form of {} takes no {}"
 ON_CPU = "torch has a fused form of Adagrad for the CPU alone"
 COMPILED = "a compiled function takes the optimizer's steps"
 ANOTHER = "the script built another optimizer in its window"
@@ -108,9 +109,19 @@ def _unfusable(optimizer: Optimizer) -> str | None:
                 return UNFUSABLE.format(type(optimizer).__name__, f"parameters of type {parameter.dtype}")
             if gradient is not None and gradient.layout != torch.strided:
                 return UNFUSABLE.format(type(optimizer).__name__, f"with gradients of layout {gradient.layout}")
+            if type(parameter) not in {torch.Tensor, torch.nn.Parameter} and not _takes(optimizer, parameter):
+                return OF_CLASS.format(type(optimizer).__name__, type(parameter).__name__)
             if parameter.device.type != "cpu" and isinstance(optimizer, torch.optim.Adagrad):
                 return ON_CPU
     return None
+
+
+def _takes(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
+    """Return whether an optimizer's fused form takes a parameter of another class: of shards, Adam's and AdamW's do."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(parameter, DTensor) and isinstance(optimizer, torch.optim.Adam)
 
 
 def _counts(optimizer: Optimizer, group: _Group) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from dpdoctor.worker.ablations.fused_optimizer import ANOTHER, COMPILED, FUSED_ALREADY, FusedOptimizer
@@ -133,6 +135,19 @@ def test_scripts_that_gain_nothing_by_it_or_cannot_take_it(
     found = FusedOptimizer().unfit(context(optimizer(), share=share))
     assert (found is None) == (why is None)
     assert (found or "").startswith(why or "")
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("kind", ["AdamW", "Adam", "SGD", "Adagrad"])
+def test_shards_are_left_alone_where_torch_has_no_fused_form_for_them(kind: str) -> None:
+    model = fully_shard(nn.Linear(3, 2))
+    optimizer, ablation = getattr(torch.optim, kind)(model.parameters(), lr=0.1), FusedOptimizer()
+    train(model, optimizer)
+    reason = ablation.unfit(context(optimizer))
+    assert reason == (None if "Adam" in kind else f"torch's fused form of {kind} takes no DTensor")
+    optimizer.param_groups[0]["fused"] = True
+    with contextlib.nullcontext() if reason is None else pytest.raises(NotImplementedError):
+        train(model, optimizer)  # as torch says itself
 
 
 def test_a_compiled_function_that_takes_the_steps_stays_as_it_was_compiled() -> None:
