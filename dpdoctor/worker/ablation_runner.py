@@ -118,6 +118,11 @@ class AblationRunner:
         """Return whether an ablation is to run in whose windows batches are replayed."""
         return any(ablation.replays for name, ablation in self._ablations.items() if name not in self._skipped)
 
+    @property
+    def calls_others(self) -> bool:
+        """Return whether an ablation is on in whose windows other operators are called."""
+        return self.ablation != FULL and self._ablations[self.ablation].calls_others
+
     def records(self) -> tuple[AblationRecord, ...]:
         """Return what became of each ablation."""
         return tuple(AblationRecord(name=name, skipped=self._reason_of(name)) for name in self._ablations)

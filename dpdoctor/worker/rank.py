@@ -236,7 +236,7 @@ class Rank(Observer):
                 or self._mode.explain(error, at)
             )
             # What is explained fails without any ablation as well, but where one is on that calls other operators.
-            if explained and self._ablation_runner.ablation != FULL:
+            if explained and self._ablation_runner.calls_others:
                 explained += self._blame(error)
             reason = explained or (
                 script.failure(error)

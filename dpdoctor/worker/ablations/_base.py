@@ -72,11 +72,13 @@ class Ablation(ABC):
         priority: where time is short, ablations of a small number are measured and those of a large one are not.
         sets_apart: ranks train on their own in its windows; what they trained is put back at the end of each.
         replays: the loader is not asked in its windows.
+        calls_others: other operators of torch are called in its windows, at the same lines of the script.
     """
 
     priority: int
     sets_apart = False
     replays = False
+    calls_others = False
 
     def applies(self, mode: Mode) -> bool:  # noqa: ARG002
         """Return whether the ablation means anything in this mode on this machine."""

@@ -27,6 +27,7 @@ class Amp(Ablation):
     """
 
     priority = 5
+    calls_others = True
 
     def __init__(self) -> None:
         self._raised: str | None = None

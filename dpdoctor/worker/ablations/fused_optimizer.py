@@ -32,6 +32,7 @@ class FusedOptimizer(Ablation):
     """Sets what `fused=True` sets, in the groups of torch's own optimizers, and takes it back."""
 
     priority = 6
+    calls_others = True
 
     def __init__(self) -> None:
         self._groups: list[tuple[Optimizer, _Group, dict[str, Any]]] = []
