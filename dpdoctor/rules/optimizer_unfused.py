@@ -6,42 +6,31 @@ from itertools import zip_longest
 
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
-from dpdoctor.analysis.weighing import SMALL, above_zero
 from dpdoctor.catalog import FUSED
-from dpdoctor.rules.rule import Rule, faster_without
+from dpdoctor.records import Conversion
+from dpdoctor.rules.rule import Rule, would_save
 
-ABLATION = "fused_optimizer"
 FRAMEWORKS = 'where a framework builds it, by its own option, as optim="adamw_torch_fused" of transformers\' Trainer'
 
 
 def _check(facts: ModeFacts) -> Finding | None:
-    ablation, conversion = facts.ablation(ABLATION), facts.mode.conversion
-    if ablation is None or not above_zero(ablation.share) or ablation.gain.value is None:
-        return None
-    if (ablation.share.value or 0.0) < SMALL:
-        return None
-    built = dict(zip_longest(conversion.optimizers, conversion.optimizers_built, fillvalue="")) if conversion else {}
-    names = [name for name in built if name in FUSED] or ["the optimizer"]
-    fused = f"give fused=True to {' and '.join(names)}"
-    gain = units.seconds(ablation.gain.value)
-    return Finding(
-        rule="optimizer_unfused",
-        mode=facts.name,
-        severity="warning",
-        status="confirmed",
-        title=f"a fused optimizer would save {units.share(ablation.share.value or 0.0)} of each step",
-        cost=ablation.share,
-        evidence=(
-            *_of_phase(facts),
-            f"With parameters updated in one kernel (ablation {ABLATION}) a step is {gain} shorter.",
-        ),
-        cause=None,
+    conversion = facts.mode.conversion or Conversion()
+    built: dict[str, str] = {}
+    for name, line in zip_longest(conversion.optimizers, conversion.optimizers_built, fillvalue=""):
+        built.setdefault(name, line)
+    names = [name for name in built if name in FUSED]
+    fused = f"give fused=True to {' and '.join(names) or 'the optimizer'}"
+    return would_save(
+        facts,
+        "optimizer_unfused",
+        "fused_optimizer",
+        what="a fused optimizer",
+        evidence=_of_phase(facts),
+        tried="With parameters updated in one kernel",
         remedy=f"{fused}; {FRAMEWORKS}",
         short_remedy=fused,
-        code=f"torch.optim.{names[0]}(model.parameters(), ..., fused=True)" if names[0] in FUSED else None,
-        line=built.get(names[0]) or None,
-        speedup=faster_without(ablation.share),
-        speedup_basis="measured",
+        code=f"torch.optim.{names[0]}(model.parameters(), ..., fused=True)" if names else None,
+        line=built[names[0]] or None if names else None,
     )
 
 

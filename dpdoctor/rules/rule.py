@@ -8,8 +8,10 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from dpdoctor import units
 from dpdoctor.analysis import Figure, Finding, ModeFacts
 from dpdoctor.analysis.base import stats
+from dpdoctor.analysis.weighing import SMALL, above_zero
 
 Severity = Literal["critical", "warning", "info"]
 
@@ -78,3 +80,44 @@ def faster_without(cost: Figure) -> Figure:
     if value is None:
         return stats.unknown("x", "nothing would be left of the step")
     return replace(cost, value=value, low=factor(cost.low), high=factor(cost.high), unit="x")
+
+
+def would_save(
+    facts: ModeFacts,
+    rule: str,
+    ablation: str,
+    *,
+    what: str,
+    tried: str,
+    remedy: str,
+    short_remedy: str,
+    code: str | None,
+    evidence: Sequence[str] = (),
+    line: str | None = None,
+) -> Finding | None:
+    """Return the finding of a change that an ablation tried: `what` would save so much of each step; None: too little.
+
+    `tried` says how its windows differed, as the beginning of a sentence, and `evidence` what is told before that.
+    """
+    found = facts.ablation(ablation)
+    if found is None or not above_zero(found.share) or found.gain.value is None:
+        return None
+    share = found.share.value or 0.0
+    if share < SMALL:
+        return None
+    return Finding(
+        rule=rule,
+        mode=facts.name,
+        severity="warning",
+        status="confirmed",
+        title=f"{what} would save {units.share(share)} of each step",
+        cost=found.share,
+        evidence=(*evidence, f"{tried} (ablation {ablation}) a step is {units.seconds(found.gain.value)} shorter."),
+        cause=None,
+        remedy=remedy,
+        short_remedy=short_remedy,
+        code=code,
+        line=line,
+        speedup=faster_without(found.share),
+        speedup_basis="measured",
+    )

@@ -29,6 +29,11 @@ def test_it_says_what_to_write_where_and_what_that_gave() -> None:
     assert found.code == "torch.optim.AdamW(model.parameters(), ..., fused=True)"
 
 
+def test_of_two_of_a_kind_the_line_of_the_first_is_told() -> None:
+    two = replace(ADAM, optimizers=("Adam", "Adam"))
+    assert RULE.check(cases.case(ablations=ABLATIONS, conversion=two)).line == "train.py:8"
+
+
 def test_optimizers_that_are_gone_have_no_line() -> None:
     gone = replace(ADAM, optimizers_built=())
     assert RULE.check(cases.case(ablations=ABLATIONS, conversion=gone)).line is None

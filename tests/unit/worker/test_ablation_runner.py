@@ -501,3 +501,15 @@ def test_the_memory_is_that_of_parameters_gradients_buffers_and_states() -> None
     train(module, optimizer, seed=0)
     parameters = sum(p.nbytes for p in module.parameters())
     assert snapshot_bytes([module], [optimizer]) == 3 * parameters + sum(b.nbytes for b in module.buffers())
+
+
+def test_other_operators_are_called_while_an_ablation_is_on_that_says_so(trained: Rig) -> None:
+    others, same = Example(), Example()
+    others.calls_others = True
+    of = runner(trained, {"others": others, "same": same})
+    found = [of.calls_others]
+    for name in ("others", FULL, "same"):
+        of.enter(name)
+        found.append(of.calls_others)
+        of.leave()
+    assert found == [False, True, False, False]
