@@ -7,17 +7,13 @@ from itertools import zip_longest
 from dpdoctor import units
 from dpdoctor.analysis import Finding, ModeFacts
 from dpdoctor.catalog import FUSED
-from dpdoctor.records import Conversion
 from dpdoctor.rules.rule import Rule, would_save
 
 FRAMEWORKS = 'where a framework builds it, by its own option, as optim="adamw_torch_fused" of transformers\' Trainer'
 
 
 def _check(facts: ModeFacts) -> Finding | None:
-    conversion = facts.mode.conversion or Conversion()
-    built: dict[str, str] = {}
-    for name, line in zip_longest(conversion.optimizers, conversion.optimizers_built, fillvalue=""):
-        built.setdefault(name, line)
+    built = _built(facts)
     names = [name for name in built if name in FUSED]
     fused = f"give fused=True to {' and '.join(names) or 'the optimizer'}"
     return would_save(
@@ -32,6 +28,17 @@ def _check(facts: ModeFacts) -> Finding | None:
         code=f"torch.optim.{names[0]}(model.parameters(), ..., fused=True)" if names else None,
         line=built[names[0]] or None if names else None,
     )
+
+
+def _built(facts: ModeFacts) -> dict[str, str]:
+    """Return the line where the first optimizer of each class is built, by class; "" where it is not known."""
+    conversion = facts.mode.conversion
+    if conversion is None:
+        return {}
+    built: dict[str, str] = {}
+    for name, line in zip_longest(conversion.optimizers, conversion.optimizers_built, fillvalue=""):
+        built.setdefault(name, line)
+    return built
 
 
 def _of_phase(facts: ModeFacts) -> tuple[str, ...]:
