@@ -146,6 +146,15 @@ def test_what_sharding_makes_impossible_is_not_put_down_to_an_ablation(profile):
     assert done.record("fsdp").raised_in == ()
 
 
+def test_what_sharding_makes_impossible_is_put_down_to_an_ablation_that_calls_other_operators(profile):
+    # Step 33 is in the last window of the ablation, and a launch without it ends before.
+    options = ("--modes", "fsdp", "--no-baseline", *SHORT, "--ablations", "amp", "--rounds", "3")
+    done = profile("blocks.py", *options, args=["--do", "deepcopy", "--at", "33"])
+    assert done.exit_code == 0, done.output
+    assert "which needs them whole" in done.launch("fsdp").record.raised
+    assert "fsdp, again without any ablation: ok" in done.output
+
+
 def test_hooks_on_parameters_run_in_ddp(profile):
     done = profile("blocks.py", "--modes", "ddp", *FOLLOWED, args=["--do", "hook"])
     assert_losses_follow(done, "ddp")
