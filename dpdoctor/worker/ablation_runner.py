@@ -20,7 +20,7 @@ from dpdoctor import cgroup, units
 from dpdoctor.records import FULL, AblationRecord, Counters
 from dpdoctor.worker.ablations._base import MEMORY_MARGIN, Ablation, AblationContext, Fault
 from dpdoctor.worker.ablations._wire import APART, Counted, fingerprint
-from dpdoctor.worker.base import structure
+from dpdoctor.worker.base import aside, structure
 from dpdoctor.worker.base.agreement import Agreement, gather_texts
 from dpdoctor.worker.base.director import LEAST_ROUNDS
 from dpdoctor.worker.base.mode import Mode
@@ -334,7 +334,7 @@ class _Held:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
-        self._copy = structure.local(tensor).to("cpu", copy=True)
+        self._copy = aside.copy(structure.local(tensor))
 
     def back(self) -> torch.Tensor:
         """Return the tensor, with the values that it had."""

@@ -314,7 +314,7 @@ class Conductor:
         if segment.kind == "proof":
             if parts.counter.num_replaced and (number := parts.wrapping.num_left_behind()):
                 parts.report.warn(LEFT_BEHIND.format(units.count(number, "model")))
-            self._proof = Proof(parts.wrapping.trained())
+            self._proof = Proof(parts.wrapping.trained(), is_last=parts.is_proof_last)
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":

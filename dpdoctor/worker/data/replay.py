@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dpdoctor.loading import PAST_ITER
-from dpdoctor.worker.base import structure
+from dpdoctor.worker.base import aside, structure
 from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.data.shard import length_of, next_size
 from dpdoctor.worker.data.workers import depths
@@ -322,7 +322,7 @@ class Kept:
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         _check_tensor(tensor)
-        own = tensor.clone()
+        own = aside.copy(tensor) if tensor.is_cpu else tensor.clone()
         own = own.pin_memory() if tensor.is_pinned() else own
         self._originals.append(tensor)
         self._tensors.append(own)

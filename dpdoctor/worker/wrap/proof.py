@@ -17,7 +17,7 @@ from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.mode import Evidence, Mode
 from dpdoctor.worker.facts.events import graph_breaks
 from dpdoctor.worker.facts.host_device import DeviceCopies, HostSyncs
-from dpdoctor.worker.wrap.counters import StepProfile
+from dpdoctor.worker.wrap.counters import StepProfile, step_recording
 
 # Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,
 # and a changed sign bit go unnoticed.
@@ -25,6 +25,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16}
 _WIDEST = torch.int32
 
 _PIECE = 1 << 20
+# Of 64 KiB, which malloc serves from between the script's blocks (see base/aside.py), and caches hold.
+_PIECE_ON_CPU = 1 << 13
 
 
 def checksum(parameters: Iterable[nn.Parameter]) -> int:
@@ -45,7 +47,7 @@ def bits(tensor: torch.Tensor) -> int:
         tensor.resolve_conj().resolve_neg().contiguous().flatten().view(_INTEGERS.get(tensor.element_size(), _WIDEST))
     )
     total = 0
-    for number, piece in enumerate(integers.split(_PIECE)):
+    for number, piece in enumerate(integers.split(_PIECE_ON_CPU if integers.is_cpu else _PIECE)):
         weights = torch.arange(1, piece.numel() + 1, device=piece.device)
         total += (number + 1) * int((piece.long() * weights).sum().item())
     return total % 2**62
@@ -54,10 +56,11 @@ def bits(tensor: torch.Tensor) -> int:
 class Proof:
     """Watches one step: operators, collectives, copies, waits for the device, gradients it makes, parameters it moves.
 
-    `touched` has the ids of the parameters that got a gradient, and how often they did.
+    `is_last`: no window is measured after it. `touched` has the ids of the parameters that got a gradient, and how
+    often they did.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], *, is_last: bool = False) -> None:
         self._parameters = parameters
         self._before = checksum(parameters)
         self._gradient_bytes = 0
@@ -68,7 +71,7 @@ class Proof:
         self._hooks = [self._hook(parameter) for parameter in parameters]
         self._syncs = HostSyncs()
         self._copies = DeviceCopies(has_device=torch.cuda.is_available())
-        self._profile = StepProfile()
+        self._profile = StepProfile(step_recording(is_last=is_last))
         self._profile.start()
         self._copies.start()
         self._syncs.start()

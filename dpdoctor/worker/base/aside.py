@@ -1,0 +1,33 @@
+"""Memory of dpdoctor's own in the script's process, mapped from the kernel instead of taken from malloc.
+
+glibc's malloc goes by what it has seen. A large block that is freed raises the size from which blocks are mapped one
+by one, and with it how much of the heap's free end is kept (mallopt(3), M_MMAP_THRESHOLD). A block that stays may lie
+where the script's gradients lay: they come to the heap's end then, and go back to the kernel with every `zero_grad()`.
+So what watching takes from malloc changes how many pages each later step has to take anew. Seen on the CPU with
+ResNet-18 and batches of 8, when torch's profiler recorded the proof's step: none in most launches of the bare script,
+13,800 in most of those that were watched, whose steps took 52 ms instead of 34.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+# What is smaller fits between the script's blocks: it is never mapped one by one, and its end does not trim the heap.
+SMALL = 1 << 16
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a dense tensor in the host's memory, laid out as `clone` would; nothing has changed it yet.
+
+    Views that torch has of a tensor's bits, as of a conjugate, are resolved.
+    """
+    is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.is_quantized
+    if not is_plain or tensor.nbytes < SMALL:
+        return tensor.to("cpu", copy=True)
+    memory = mmap.mmap(-1, tensor.nbytes)
+    shape, strides = tensor.shape, torch.empty_like(tensor, device="meta").stride()
+    torch.frombuffer(memory, dtype=tensor.dtype).as_strided(shape, strides).copy_(tensor)
+    # Another view of the same memory, whose version begins at 0.
+    return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(shape, strides)

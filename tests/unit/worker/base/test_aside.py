@@ -1,0 +1,75 @@
+"""Copies that lie apart from what malloc gives the script."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from dpdoctor.worker.base import aside
+
+LARGE = aside.SMALL // 4
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(LARGE, dtype=torch.float32),
+        torch.arange(8 * LARGE).view(4, 2, LARGE // 8, 8).to(memory_format=torch.channels_last),
+        torch.arange(4 * LARGE).view(4, LARGE).t(),
+        torch.arange(4 * LARGE)[::2],
+        torch.ones(1, 1).expand(LARGE, 4),
+        torch.arange(LARGE).to(torch.complex64).conj(),
+        torch.ones(4 * LARGE, dtype=torch.bool),
+        torch.ones(2 * LARGE, dtype=torch.bfloat16),
+        torch.ones(3),
+        torch.ones(0),
+        torch.eye(200).to_sparse(),
+    ],
+    ids=lambda tensor: f"{tensor.dtype}-{tuple(tensor.shape)}",
+)
+def test_a_copy_is_what_a_clone_is_and_counts_its_changes_anew(tensor: torch.Tensor) -> None:
+    found, clone = aside.copy(tensor), tensor.clone()
+    assert (found.dtype, found.shape, found._version) == (clone.dtype, clone.shape, 0)
+    assert torch.equal(found.to_dense(), clone.to_dense().resolve_conj())
+    if tensor.layout == torch.strided:
+        assert found.stride() == clone.stride()
+        before = clone.clone()
+        found.zero_()
+        assert (tensor.equal(before), found._version) == (True, 1)
+
+
+class Labelled(torch.Tensor):
+    """A class of its own, as torchvision's images have."""
+
+
+def test_a_copy_of_a_tensor_of_another_class_keeps_it() -> None:
+    found = aside.copy(torch.ones(LARGE).as_subclass(Labelled))
+    assert type(found) is Labelled
+
+
+class _Mallinfo(ctypes.Structure):
+    """Ten numbers, of which the fifth and the eighth are the bytes of mapped blocks and of those in the heap."""
+
+    _fields_ = [("numbers", ctypes.c_size_t * 10)]
+
+
+def test_malloc_knows_of_no_large_copy() -> None:
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        pytest.skip("this C library is not glibc 2.33 or newer")
+    mallinfo.restype = _Mallinfo
+
+    def taken() -> int:
+        numbers = mallinfo().numbers
+        return int(numbers[4] + numbers[7])
+
+    tensor = torch.ones(1 << 22)
+    before = taken()
+    cloned = tensor.clone()
+    assert taken() - before > tensor.nbytes // 2
+    between = taken()
+    copied = aside.copy(tensor)
+    assert taken() - between < tensor.nbytes // 2
+    assert copied.equal(cloned)
