@@ -69,7 +69,8 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     `kind` is warmup, proof, measure or trace; `ablation` is what was switched off (`full`: nothing).
     `barrier_ns` is what this rank waited at the closing edge; `queued_ns` what the thread that trains waited for a core
     although it could run, between begin and end; None: the kernel does not tell. `core_benchmark_ns` is the CPU time of
-    a fixed piece of arithmetic, which all ranks try at once at the closing edge; None: not tried.
+    a fixed piece of arithmetic, which all ranks try at once at the closing edge; None: not tried. `page_faults` counts
+    the pages that the process took from the kernel without any disk, between begin and end; None: not looked at.
     """
 
     window: int
@@ -84,6 +85,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     queued_ns: int | None = None
     core_benchmark_ns: int | None = None
+    page_faults: int | None = None
 
 
 # In an event's detail, before a line of the user's, and before that a library.

@@ -169,6 +169,7 @@ def analyse(run: Run) -> Analysis:
     traces = {name: _traces(launches[name]) for name in modes}
     compared = {name: compare_ranks(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}
     modes = waterfalls(modes, launches, compared, traces)
+    apart = "" if taken else pace(every(run.bare), launches.get(BASELINE, ()))
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
     summary = RunSummary(
         dpdoctor=header.dpdoctor,
@@ -177,7 +178,7 @@ def analyse(run: Run) -> Analysis:
         created=header.created,
         fingerprint=header.fingerprint,
         modes=modes,
-        caveat="; ".join(filter(None, (same, taken or core_pace_words(speaking), pace(bare) if not taken else ""))),
+        caveat="; ".join(filter(None, (same, taken or core_pace_words(speaking), apart))),
     )
     return Analysis(summary=summary, run=run, cross_rank=compared)
 

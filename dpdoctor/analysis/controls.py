@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -26,6 +26,16 @@ NO_BASELINE = "no step of one device was measured that a bare one could be held 
 NEVER_BARE = "a script that distributes itself is not also run bare, and intervals of its rates reach that"
 # The ablation in whose windows nothing but the ends of steps is seen.
 UNWATCHED = "unwatched"
+# What it takes at least to get a page of 4 KiB from the kernel and to clear it: on a machine of 2026, 1.3 us of a step.
+PAGE_FAULT_S = 0.5e-6
+# Where that is this part of what launches differ by, it is named.
+LEAST_OF_PAGES = 0.25
+ANEW = (
+    "launches of the same script differ by what malloc does with freed memory: a step of the bare script took {} in "
+    "one, with {} page faults, and {} in another, with {}: memory that goes back to the system and is taken anew in "
+    "every step. Modes may differ by that alone. MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432 in "
+    "the environment (mallopt(3)) has it kept, or another malloc, such as jemalloc"
+)
 NO_STEADY_WINDOW = "no window of a bare launch has steady steps as those of the baseline"
 OTHER_PROGRAM = (
     "a bare launch runs as one graph what is watched runs as Python: a compiled function that calls the model"
@@ -54,14 +64,19 @@ def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -
     The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
     their numbers here, too; where it leaves none out, none is.
     """
+    return [step for _, step in _held(launches, baseline)]
+
+
+def _held(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> Iterator[tuple[LaunchFacts, Figure]]:
     of_baseline = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     are_steady = any(launch.edges_are_steady for launch in of_one_kind(baseline))
     good = [launch for launch in launches if launch.record.status == "ok"]
     marked = [_without_edges(launch) if are_steady else _with_edges(launch, of_baseline) for launch in good]
     # Else most of its steps have edges, and what is steady there is none of what is compared.
-    held = [launch for launch in marked if not launch.edges_are_steady]
-    found = [stats.ratio_of_totals([window.step() for window in launch.windows()], "s") for launch in held]
-    return [figure for figure in found if figure.value is not None]
+    for launch in marked:
+        step = stats.ratio_of_totals([window.step() for window in launch.windows()], "s")
+        if not launch.edges_are_steady and step.value is not None:
+            yield launch, step
 
 
 def watched_steps(modes: Mapping[str, ModeSummary]) -> list[Figure]:
@@ -134,16 +149,25 @@ def _standard_error(step: Figure) -> float:
     return stats.half_width(step) / stats.student_t(step.n - 1) / step.value
 
 
-def pace(steps: Sequence[Figure]) -> str:
-    """Return that the machine did not keep its pace, where one program differs much between the bare launches."""
-    seconds = [step.value or 0.0 for step in steps]
-    if len(seconds) < 2 or max(seconds) <= MOST_APART * min(seconds):
+def pace(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> str:
+    """Return why bare launches of one program differ much, where they do: the machine's pace, or malloc's."""
+    found = sorted((step.value or 0.0, _page_faults(launch)) for launch, step in _held(launches, baseline))
+    if len(found) < 2 or found[-1][0] <= MOST_APART * found[0][0]:
         return ""
-    slow, fast = units.seconds(max(seconds)), units.seconds(min(seconds))
+    (fast_s, few), (slow_s, many) = found[0], found[-1]
+    fast, slow = units.seconds(fast_s), units.seconds(slow_s)
+    if (many - few) * PAGE_FAULT_S > LEAST_OF_PAGES * (slow_s - fast_s):
+        return ANEW.format(fast, units.whole(round(few)), slow, units.whole(round(many)))
     return (
         f"the machine did not keep its pace: a step of the bare script took {fast} in one launch and {slow} in "
         "another. Modes may differ by that alone: repeat the run while nothing else uses it"
     )
+
+
+def _page_faults(launch: LaunchFacts) -> float:
+    """Return how many pages a step of a launch of one rank took from the kernel; 0 where nobody looked."""
+    windows = [window.ranks[0].window for window in launch.windows(with_edges=True)]
+    return sum(of.page_faults or 0 for of in windows) / max(1, sum(of.num_steps for of in windows))
 
 
 def _with_edges(launch: LaunchFacts, edges: set[int]) -> LaunchFacts:

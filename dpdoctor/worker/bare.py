@@ -33,6 +33,7 @@ from dpdoctor.worker.base.director import Director, Facts
 from dpdoctor.worker.base.patches import Patches
 from dpdoctor.worker.conductor import LEAST_STEPS_OF_A_CUT_WINDOW, synchronise, usual_step_ns
 from dpdoctor.worker.ending import LEAVING, Ending, Stop
+from dpdoctor.worker.facts.memory import page_faults
 from dpdoctor.worker.overlay import files
 from dpdoctor.worker.overlay.overlay import Overlay
 from dpdoctor.worker.overlay.territory import Territory
@@ -128,6 +129,7 @@ class Bare:
         self._segment = self._director.first()
         self._counter = StepCounter()
         self._number = self._done = self._begun_ns = self._first_ns = self._num_measured = 0
+        self._faults_before = page_faults()
         self._durations_ns: list[int] = []  # of the counted steps of this segment
         # Since something was last done at the end of a step: when steps ended, in which of them a loader began, and in
         # which another optimizer had taken the place of the reference.
@@ -244,6 +246,7 @@ class Bare:
         synchronise()
         if self._segment.kind == "measure":
             self._optimizers.only_ends(self._on_step)
+        self._faults_before = page_faults()
         self._begun_ns = self._last_ns = self._clock()
 
     def _edge(self) -> None:
@@ -284,6 +287,7 @@ class Bare:
                 end_ns=end_ns,
                 barrier_ns=0,
                 complete=complete,
+                page_faults=page_faults() - self._faults_before,
             )
         )
 

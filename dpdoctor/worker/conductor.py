@@ -14,6 +14,7 @@ from dpdoctor.worker.ablations._hooks import Turns
 from dpdoctor.worker.base import lines
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
+from dpdoctor.worker.facts.memory import page_faults
 from dpdoctor.worker.meeting import Parts, look_again, meet
 from dpdoctor.worker.tracer import Tracer
 from dpdoctor.worker.wrap.counters import LostStepError
@@ -106,6 +107,8 @@ class Conductor:
         self._core: CoreQueue | None = None
         self._queued_before_ns = 0
         self._queued_ns: int | None = None
+        self._faults_before = 0
+        self._faults: int | None = None
         self._replaced = 0
         self._first_pass_ns = 0
         self._period = 1
@@ -203,6 +206,7 @@ class Conductor:
     def _begin(self) -> None:
         self._core = self._core or CoreQueue()
         self._queued_before_ns, self._queued_ns = self._core.waited_ns(), None
+        self._faults_before, self._faults = page_faults(), None
         # Last of all, as it is the first to be read at the end: what it adds up lasts as long as the window.
         if self._segment.kind == "measure" and self._segment.ablation == FULL:
             self._cpu.begin()
@@ -213,8 +217,10 @@ class Conductor:
         synchronise()
         end_ns = parts.clock()
         self._cpu.end()
-        if self._core is not None and self._core.tells:
-            self._queued_ns = self._core.waited_ns() - self._queued_before_ns
+        if self._core is not None:
+            self._faults = page_faults() - self._faults_before
+            if self._core.tells:
+                self._queued_ns = self._core.waited_ns() - self._queued_before_ns
         if self._tracer is not None:
             self._tracer.step()
         if done.ablation == FULL and done.kind != "proof":
@@ -302,6 +308,7 @@ class Conductor:
                 complete=complete,
                 queued_ns=self._queued_ns,
                 core_benchmark_ns=pace_ns,
+                page_faults=self._faults,
             )
         )
 

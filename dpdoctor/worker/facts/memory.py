@@ -1,7 +1,8 @@
-"""What of a rank's memory holds what, looked at once, between two steps."""
+"""What of a rank's memory holds what, looked at once, between two steps; and how many pages of it are new."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterable, Sequence
 
 import psutil
@@ -54,3 +55,8 @@ def _size(tensor: torch.Tensor, kind: str, held: set[int]) -> int:
         return 0
     held.add(place)
     return num_bytes
+
+
+def page_faults() -> int:
+    """Return how many pages this process has taken from the kernel so far, but for those that were read from a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -434,6 +434,26 @@ def test_a_machine_that_did_not_keep_its_pace_is_named(milliseconds: tuple[float
         assert "120 ms" in summary.caveat
 
 
+@pytest.mark.parametrize(
+    ("faults", "is_malloc"), [((0, 20_000), True), ((0, 5_000), False), ((20_000, 0), False), ((None, None), False)]
+)
+def test_memory_that_malloc_gives_back_in_one_launch_is_told_from_a_machine_that_did_not_keep_its_pace(
+    faults: tuple[int | None, ...], is_malloc: bool
+) -> None:
+    # A page takes 0.5 us at least: 20,000 of them 10 of the 20 ms, and 5,000 less than a quarter.
+    control = []
+    for ms, of_step in zip((100, 120), faults, strict=True):
+        pages = None if of_step is None else 4 * of_step
+        steps = [step(ms, window=number) for number in (1, 2) for _ in range(4)]
+        windows = [window(4 * ms, window=number, num_steps=4, page_faults=pages) for number in (1, 2)]
+        control.append(launch(rank(steps, windows), mode="bare"))
+    summary = watched(100, control).summary
+    assert ("what malloc does with freed memory" in summary.caveat) == is_malloc
+    assert ("did not keep its pace" in summary.caveat) != is_malloc
+    if is_malloc:
+        assert "100 ms in one, with 0 page faults, and 120 ms in another, with 20,000" in summary.caveat
+
+
 def test_a_baseline_that_runs_a_compiled_function_as_python_is_another_program_than_bare() -> None:
     conversion = Conversion(warnings=(f"loss_of calls Net: {RUNS_AS_PYTHON}",))
     shares = []

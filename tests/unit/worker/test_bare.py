@@ -49,6 +49,7 @@ def test_on_a_gpu_windows_are_sized_by_the_wall_of_those_before(
         _heartbeat=SimpleNamespace(enter=nothing),
         _durations_ns=[2 * MS] * 10,
         _begun_ns=0,
+        _faults_before=0,
         _first_ns=0,
         _number=1,
         _done=11,
