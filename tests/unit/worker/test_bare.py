@@ -49,7 +49,6 @@ def test_on_a_gpu_windows_are_sized_by_the_wall_of_those_before(
         _heartbeat=SimpleNamespace(enter=nothing),
         _durations_ns=[2 * MS] * 10,
         _begun_ns=0,
-        _faults_before=0,
         _first_ns=0,
         _number=1,
         _done=11,
@@ -132,6 +131,7 @@ def test_records_are_those_of_a_clock_at_each_end(
         _due=1,
         _beat_due_ns=0,
         _task=TASK,
+        _faults_before=0,
         _last_ns=1,
     )
     bare._watch()
@@ -156,3 +156,4 @@ def test_records_are_those_of_a_clock_at_each_end(
     assert [number for number, ticks in enumerate(begins, 2) if ticks] == [6, 8, 16, 18]
     windows = rundir.read_lines(directory / rundir.WINDOWS, WindowRecord)
     assert [(window.first_step, window.num_steps) for window in windows] == [(1, 5), (8, 8)]
+    assert all(window.page_faults is not None for window in windows)

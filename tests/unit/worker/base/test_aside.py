@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import pytest
 import torch
 
 from dpdoctor.worker.base import aside
+from tests.builders.heap import taken
 
 LARGE = aside.SMALL // 4
 
@@ -49,22 +48,7 @@ def test_a_copy_of_a_tensor_of_another_class_keeps_it() -> None:
     assert type(found) is Labelled
 
 
-class _Mallinfo(ctypes.Structure):
-    """Ten numbers, of which the fifth and the eighth are the bytes of mapped blocks and of those in the heap."""
-
-    _fields_ = [("numbers", ctypes.c_size_t * 10)]
-
-
 def test_malloc_knows_of_no_large_copy() -> None:
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:
-        pytest.skip("this C library is not glibc 2.33 or newer")
-    mallinfo.restype = _Mallinfo
-
-    def taken() -> int:
-        numbers = mallinfo().numbers
-        return int(numbers[4] + numbers[7])
-
     tensor = torch.ones(1 << 22)
     before = taken()
     cloned = tensor.clone()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+
 import torch
 from torch import nn
 
 from dpdoctor.records import MemoryRecord
-from dpdoctor.worker.facts.memory import memory
+from dpdoctor.worker.facts.memory import memory, page_faults
 
 FLOAT = 4
 
@@ -78,3 +80,17 @@ def test_other_kinds_of_tensors_do_not_stop_it() -> None:
     embedding(torch.tensor([1, 2])).sum().backward()
     optimizer.step()
     assert look([embedding], optimizer).parameters_bytes == 30 * FLOAT
+
+
+def test_each_page_that_is_touched_for_the_first_time_is_a_page_fault() -> None:
+    # Huge pages would make it one.
+    with mmap.mmap(-1, 1000 * mmap.PAGESIZE) as memory_of_ours:
+        memory_of_ours.madvise(mmap.MADV_NOHUGEPAGE)
+        before = page_faults()
+        for page in range(1000):
+            memory_of_ours[page * mmap.PAGESIZE] = 1
+        touched = page_faults()
+        for page in range(1000):
+            memory_of_ours[page * mmap.PAGESIZE] = 2
+        assert 1000 <= touched - before < 1500
+        assert page_faults() - touched < 500
