@@ -205,7 +205,7 @@ def _handed_out(handed: int, trained: int, num_steps: int, num_windows: int) -> 
         f"the loaders handed out {units.digits(handed / num_steps)} per step, {units.digits(per_step)} were trained on"
     )
     if handed > trained:
-        return f"{told}: the script passes batches over, or parts of them"
+        return f"{told}: the script passes batches over, or parts of them, or evaluates on what it trains on"
     return (
         f"{told}: batches that were fetched long before, or apart from the training, count when they are trained on, "
         "and those that several steps train on in each"

@@ -379,8 +379,7 @@ def hook_cost(clock: Callable[[], int]) -> HookCost:
 
 def _cost_ns(clock: Callable[[], int], tally: Tally) -> float:
     forward = Redirect(nn.Identity(), lambda x: x, Watch(PhaseClock(clock), tally))
-    # Mapped, not from malloc: glibc takes a large piece that is freed for a sign that more come, and keeps their memory
-    # (mallopt(3), M_MMAP_THRESHOLD), which makes the script's own large tensors faster than they are without us.
+    # Mapped, not from malloc, which would go by a large block that is freed (see base/aside.py).
     tensor, others = torch.zeros(1), np.frombuffer(mmap.mmap(-1, _EVICTED_BYTES), np.float64)
     costs = []
     for _ in range(_COST_ROUNDS):

@@ -62,7 +62,7 @@ def test_what_was_drawn_entered_and_was_stepped_on_is_proved() -> None:
 @pytest.mark.parametrize(
     ("handed", "told"),
     [
-        (64, "handed out 64.0 per step, 32.0 were trained on: the script passes batches over"),
+        (64, "64.0 per step, 32.0 were trained on: the script passes batches over, or parts of them, or evaluates"),
         (36, "as many, but for what lies ahead"),
         (0, "handed out 0 per step, 32.0 were trained on: batches that were fetched long before"),
         (None, "they were stepped on"),
