@@ -11,7 +11,7 @@ from dpdoctor import units
 from dpdoctor.heartbeat import EXPERIMENT
 from dpdoctor.records import FULL, Counters, WindowRecord
 from dpdoctor.worker.ablations._hooks import Turns
-from dpdoctor.worker.base import lines
+from dpdoctor.worker.base import aside, lines
 from dpdoctor.worker.base.director import Facts, Segment
 from dpdoctor.worker.facts.cpu import CoreQueue, CpuMeter, core_benchmark_ns
 from dpdoctor.worker.facts.memory import page_faults
@@ -112,6 +112,7 @@ class Conductor:
         self._replaced = 0
         self._first_pass_ns = 0
         self._period = 1
+        self._places: list[torch.Tensor] = []
         self._turns = Turns(first.num_steps, self._period)
         self.has_moved_on = self.is_proving = False
         parts.watch.entered.is_on = first.kind == "warmup"
@@ -198,6 +199,8 @@ class Conductor:
         """Begin the counted steps, with nothing of the uncounted ones left on the device."""
         if self._segment.kind == "measure":
             self._parts.watch.entered.is_on, self._parts.watch.passing_over = False, None
+        if self._segment.kind != "proof":
+            self._places.clear()
         synchronise()
         self._parts.loaders.replay.keep(on=False)
         self._begin()
@@ -250,6 +253,7 @@ class Conductor:
             self._refuse_slow(facts)
         if done.kind == "measure" != following.kind:
             self._refuse_apart()
+        self._places.clear()
         self._enter(following)
 
     def _after(self, done: Segment, facts: Facts) -> Segment:
@@ -321,7 +325,7 @@ class Conductor:
         if segment.kind == "proof":
             if parts.counter.num_replaced and (number := parts.wrapping.num_left_behind()):
                 parts.report.warn(LEFT_BEHIND.format(units.count(number, "model")))
-            self._proof = Proof(parts.wrapping.trained(), is_last=parts.is_proof_last)
+            self._proof = Proof(parts.wrapping.trained())
             parts.watch.keep_inputs = True
             parts.watch.forwards.clear()
         if segment.kind == "trace":
@@ -329,6 +333,9 @@ class Conductor:
             parts.agreement.gather([0])
         if parts.director:
             parts.report.warmed_up(parts.director.steady)
+        if segment.kind == "proof" or segment.ablation != FULL:
+            # Profiler and operators that are called for the first time keep memory.
+            self._places = aside.of_gradients(parts.wrapping.trained())
         self._switch(segment)
         parts.watch.entered.is_on = segment.ablation == FULL and segment.kind in {"warmup", "measure"}
         self._segment, self._number, self._done = segment, self._number + 1, 0

@@ -48,8 +48,8 @@ ONE_BATCH = (
 class Parts:
     """What the conductor conducts.
 
-    `director` decides on rank 0 and is None on the others; `comm_kernels` is that of Recording, and `is_proof_last` its
-    `explain`; `memory` tells what it holds at the end of the window of a number; None: nobody looks.
+    `director` decides on rank 0 and is None on the others; `comm_kernels` is that of Recording;
+    `memory` tells what it holds at the end of the window of a number; None: nobody looks.
     """
 
     mode: Mode
@@ -71,7 +71,6 @@ class Parts:
     seeding: Seeding
     hooks: Hooks
     comm_kernels: str | None = None
-    is_proof_last: bool = False
     memory: Callable[[int], MemoryRecord] | None = None
 
 

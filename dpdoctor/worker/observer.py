@@ -263,7 +263,6 @@ class Observer(ABC):
             seeding=self._seeding,
             hooks=self._hooks,
             comm_kernels=spec.recording.comm_kernels,
-            is_proof_last=spec.recording.explain,
             memory=lambda window: memory(
                 self._wrapping.modules, self._optimizers.alive(), at_ns=self._clock(), window=window
             ),

@@ -52,10 +52,10 @@ def test_the_uuid_that_torch_tells_is_nvmls():
 # Subscribes as a profiler does: CUPTI takes one subscriber at a time.
 SUBSCRIBE = """
 import ctypes, torch
-from dpdoctor.worker.wrap.counters import StepProfile, step_recording
+from dpdoctor.worker.wrap.counters import StepProfile
 
 ones = torch.ones(2, device="cuda")
-profile = StepProfile(step_recording(is_last=False))
+profile = StepProfile()
 profile.start()
 ones.add_(1)
 profile.stop()

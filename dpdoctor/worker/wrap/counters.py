@@ -2,12 +2,10 @@
 
 torch's profiler or its observer records the operators, with the shapes and types of what they are given.
 
-The profiler must not run before the last window was measured. On the CPU, what it leaves in the process's memory
-changes where malloc puts the script's gradients in each later step (see base/aside.py). Where there is a GPU, it must
-not run even for the host alone: its first session subscribes to CUPTI and stays subscribed (libkineto/src/init.cpp,
-until August 2026), and each launch is slower from then on: by 10 to 20%, says pytorch's PR 146604. On an H100 with
-torch 2.11, most scripts that were bound by launches took 1.1 to 1.4 times as long after a profile of one step as
-before, some no longer.
+Where there is a GPU, the profiler must not run before the last window was measured, not even for the host alone: its
+first session subscribes to CUPTI and stays subscribed (libkineto/src/init.cpp, until August 2026), and each launch is
+slower from then on: by 10 to 20%, says pytorch's PR 146604. On an H100 with torch 2.11, most scripts that were bound by
+launches took 1.1 to 1.4 times as long after a profile of one step as before, some no longer.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import mmap
 import os
 import re
 import shutil
@@ -55,8 +52,8 @@ class LostStepError(Exception):
 class StepProfile:
     """Profiles the host side of one step, by a recording that slows nothing afterwards."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recording: Recording | None = None) -> None:
+        self._recording = recording or step_recording()
         self._allocations = 0
 
     def start(self) -> None:
@@ -209,6 +206,8 @@ class ByProfiler:
     def recorded(self) -> Recorded:
         """Return what ran, and how many blocks of memory the host took."""
         events = self._exported()
+        # Else it stays until Python collects cycles: 40 MB of 300 layers, between the script's blocks.
+        self._profile.profiler = None
         spans = [(event.tid, event.ts, event.ts + event.dur) for event in events if event.name == _RECEIVING]
         events = [event for event in events if not any(t == event.tid and a <= event.ts <= b for t, a, b in spans)]
         return Recorded(
@@ -242,10 +241,10 @@ class ByProfiler:
 
 # The observer writes names as they are, so that its file need not be JSON: only what holds no names is.
 _NODES = re.compile(
-    rb'^ +"id": (\d+), "name": "(.*?)", "ctrl_deps": (\d+),\n(.*?)(?=^ +"id": |\Z)', re.DOTALL | re.MULTILINE
+    r'^ +"id": (\d+), "name": "(.*?)", "ctrl_deps": (\d+),\n(.*?)(?=^ +"id": |\Z)', re.DOTALL | re.MULTILINE
 )
-_INPUTS = re.compile(rb'"shapes": (\[.*?\]), "types": (\[.*?\]), "strides": ', re.DOTALL)
-_SPAN_SCOPE = b'"name": "scope", "type": "uint64", "value": 7}'
+_INPUTS = re.compile(r'"shapes": (\[.*?\]), "types": (\[.*?\]), "strides": ', re.DOTALL)
+_SPAN_SCOPE = '"name": "scope", "type": "uint64", "value": 7}'
 _TENSOR = re.compile(r"^Tensor\((.*)\)$")
 # Nodes of the observer's own, which stand for processes and threads.
 _OF_OBSERVER = "[pytorch|profiler|execution_trace|"
@@ -274,31 +273,22 @@ class ByObserver:
 
     def recorded(self) -> Recorded:
         """Return what ran."""
-        with os.fdopen(self._file, "rb"):
-            if not os.fstat(self._file).st_size:
-                return Recorded(operators=[])
-            # Mapped: megabytes of text would be a large block (see base/aside.py).
-            with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as text:
-                return Recorded(operators=[*_observed(text)])
+        with os.fdopen(self._file, encoding="utf-8", errors="replace") as file:
+            file.seek(0)
+            return Recorded(operators=[*_observed(file.read())])
 
 
-def _observed(text: mmap.mmap | bytes) -> Iterator[Operator]:
+def _observed(text: str) -> Iterator[Operator]:
     """Yield the operators in an observer's file, but for those inside of a receiving one."""
-    parents: dict[int, int] = {}
-    receiving: set[int] = set()
-    for node in _NODES.finditer(text):
-        parents[int(node[1])] = int(node[3])
-        if node[2].decode(errors="replace") == _RECEIVING:
-            receiving.add(int(node[1]))
-    for node in _NODES.finditer(text):
-        name = node[2].decode(errors="replace")
-        if name.startswith(_OF_OBSERVER) or not receiving.isdisjoint(_above(int(node[1]), parents)):
+    nodes = [(int(n), name, int(parent), rest) for n, name, parent, rest in _NODES.findall(text)]
+    parents = {number: parent for number, _, parent, _ in nodes}
+    receiving = {number for number, name, _, _ in nodes if name == _RECEIVING}
+    for number, name, _, rest in nodes:
+        if name.startswith(_OF_OBSERVER) or not receiving.isdisjoint(_above(number, parents)):
             continue
-        found = _INPUTS.search(node[4])
+        found = _INPUTS.search(rest)
         dims, types = (msgspec.json.decode(part) for part in found.groups()) if found else ([], [])
-        yield Operator(
-            name=name, is_span=_SPAN_SCOPE in node[4], dims=dims, types=[_TENSOR.sub(r"\1", t) for t in types]
-        )
+        yield Operator(name=name, is_span=_SPAN_SCOPE in rest, dims=dims, types=[_TENSOR.sub(r"\1", t) for t in types])
 
 
 def _above(number: int, parents: dict[int, int]) -> set[int]:
@@ -310,17 +300,11 @@ def _above(number: int, parents: dict[int, int]) -> set[int]:
     return found
 
 
-def step_recording(*, is_last: bool) -> Recording:
-    """Return what may record a step in this process; `is_last`: no window is measured after it.
-
-    The profiler alone sees what the host's allocator gives out.
-    """
-    is_free = is_last and not torch.cuda.is_available()
-    return ByProfiler() if is_free or _has_observer() else ByObserver()
+def step_recording() -> Recording:
+    """Return what may record a step in this process, with windows to be measured after it."""
+    return ByObserver() if torch.cuda.is_available() and not _has_observer() else ByProfiler()
 
 
 def _has_observer() -> bool:
     """Return whether the script has an observer: there is one at a time, and another one would end it."""
-    # A list of all objects would be a large block (see base/aside.py).
-    theirs = gc.get_referrers(ExecutionTraceObserver)
-    return any(type(found) is ExecutionTraceObserver and found.is_registered for found in theirs)
+    return any(type(found) is ExecutionTraceObserver and found.is_registered for found in gc.get_objects())

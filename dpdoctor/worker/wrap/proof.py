@@ -17,7 +17,7 @@ from dpdoctor.worker.base.agreement import Agreement
 from dpdoctor.worker.base.mode import Evidence, Mode
 from dpdoctor.worker.facts.events import graph_breaks
 from dpdoctor.worker.facts.host_device import DeviceCopies, HostSyncs
-from dpdoctor.worker.wrap.counters import StepProfile, step_recording
+from dpdoctor.worker.wrap.counters import StepProfile
 
 # Integer types to read a parameter's bits. Wider elements are read in halves: 64 bits times a weight would overflow,
 # and a changed sign bit go unnoticed.
@@ -56,11 +56,10 @@ def bits(tensor: torch.Tensor) -> int:
 class Proof:
     """Watches one step: operators, collectives, copies, waits for the device, gradients it makes, parameters it moves.
 
-    `is_last`: no window is measured after it. `touched` has the ids of the parameters that got a gradient, and how
-    often they did.
+    `touched` has the ids of the parameters that got a gradient, and how often they did.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *, is_last: bool = False) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         self._before = checksum(parameters)
         self._gradient_bytes = 0
@@ -71,7 +70,7 @@ class Proof:
         self._hooks = [self._hook(parameter) for parameter in parameters]
         self._syncs = HostSyncs()
         self._copies = DeviceCopies(has_device=torch.cuda.is_available())
-        self._profile = StepProfile(step_recording(is_last=is_last))
+        self._profile = StepProfile()
         self._profile.start()
         self._copies.start()
         self._syncs.start()

@@ -20,6 +20,7 @@ from dpdoctor.spec import Recording
 from dpdoctor.worker import conductor, report
 from dpdoctor.worker.ablation_runner import AblationRunner
 from dpdoctor.worker.ablations._base import Ablation, AblationContext, Precision
+from dpdoctor.worker.ablations.amp import ABLATION as AMP
 from dpdoctor.worker.ablations.unwatched import ABLATION as UNWATCHED
 from dpdoctor.worker.base.agreement import Alone
 from dpdoctor.worker.base.director import FULL, Director
@@ -528,3 +529,28 @@ def test_steps_take_turns_in_passing_unwatched(num_steps: int, seen: str, patche
         assert [step.samples_entered for step in counted] == [4 * is_watched for is_watched in watched]
         assert [step.micro_batches for step in counted] == [int(is_watched) for is_watched in watched]
     assert conducted.ablation_runner.records() == (AblationRecord(name="unwatched", skipped=None),)
+
+
+def test_gradients_keep_their_places_in_the_proof_and_until_a_window_of_an_ablation_is_counted(
+    patches: Patches, directory: Path
+) -> None:
+    found = []
+
+    class Noted(Conducted):
+        def on_step(self) -> None:
+            conductor = self.conductor
+            begun, is_held = conductor._segment, bool(conductor._places)
+            found.append((begun.kind, begun.ablation, conductor._done < begun.skip, is_held))
+            super().on_step()
+
+    recording = Recording(warmup=3, steps=4, rounds=2, trace_steps=0, ablations=("amp",))
+    with contextlib.suppress(Stop):
+        Noted(patches, directory, recording, ablations={"amp": AMP}).train(60)
+    assert {(kind, ablation, is_held) for kind, ablation, _, is_held in found} >= {
+        ("proof", "full", True),
+        ("measure", "full", False),
+        ("measure", "amp", True),
+        ("measure", "amp", False),
+    }
+    for kind, ablation, is_skipped, is_held in found:
+        assert is_held == (kind == "proof" or (ablation != FULL and is_skipped)), (kind, ablation, is_skipped)

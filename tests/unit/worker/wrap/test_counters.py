@@ -65,20 +65,14 @@ def test_names_of_the_scripts_own_do_not_matter() -> None:
     assert operators.count("aten::masked_fill") == 1
 
 
-def test_the_profiler_runs_before_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(step_recording(is_last=False), ByObserver)
-    assert isinstance(step_recording(is_last=True), ByProfiler)
+def test_a_script_with_an_observer_of_its_own_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert isinstance(step_recording(is_last=True), ByObserver)
-
-
-def test_a_script_with_an_observer_of_its_own_keeps_it(tmp_path: Path) -> None:
     theirs = torch.profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "theirs.json"))
     try:
-        assert isinstance(step_recording(is_last=False), ByProfiler)
+        assert isinstance(step_recording(), ByProfiler)
     finally:
         theirs.unregister_callback()
-    ours = step_recording(is_last=False)
+    ours = step_recording()
     assert isinstance(ours, ByObserver)
     ours.start()
     ours.stop()

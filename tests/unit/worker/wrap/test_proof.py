@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -116,15 +117,20 @@ def train(module: nn.Module) -> None:
 
 
 def test_little_of_it_stays_among_the_memory_of_the_script() -> None:
+    # What torch keeps from its first pass, and its profiler from its first recording, is there before.
     module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(300)))
-    module(torch.ones(2, 64)).sum().backward()  # what torch keeps from its first pass
-    before = taken()
-    proof = Proof(list(module.parameters()))
-    module(torch.ones(2, 64)).sum().backward()
-    proof.stop()
-    assert proof.counters([]).operators > 3000
-    # A recording of torch's profiler is 48 MB here, and stays until Python collects its cycles.
-    assert taken() - before < 2e6
+    kept = []
+    for _ in range(2):
+        gc.collect()
+        before = taken()
+        proof = Proof(list(module.parameters()))
+        module(torch.ones(2, 64)).sum().backward()
+        proof.stop()
+        assert proof.counters([]).operators > 3000
+        kept.append(taken() - before)
+        del proof
+    # Of a recording, 40 MB would stay until Python collects cycles.
+    assert kept[1] < 4e6
 
 
 def test_the_evidence_of_one_step() -> None:
