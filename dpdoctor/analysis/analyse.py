@@ -28,11 +28,12 @@ from dpdoctor.analysis.base.traces import Traces, with_unknown
 from dpdoctor.analysis.breakdown import trace_breakdown
 from dpdoctor.analysis.communication import is_clocked
 from dpdoctor.analysis.controls import (
+    comparable,
     own_cost,
-    pace,
     same_program_words,
     steps_of,
     watched_steps,
+    why_apart,
     why_cost_unknown,
     with_launch_spread,
     with_own_cost,
@@ -144,7 +145,8 @@ def analyse(run: Run) -> Analysis:
     run = with_facts(with_unknown(run))
     launches = {name: every(found) for name, found in run.modes.items()}
     header = run.header
-    bare, again = (steps_of(every(of), launches.get(BASELINE, ())) for of in (run.bare, run.watched))
+    control = list(comparable(every(run.bare), launches.get(BASELINE, ())))
+    bare, again = [step for _, step in control], steps_of(every(run.watched), launches.get(BASELINE, ()))
     modes = {
         spec.name: _mode(spec, launches[spec.name], header, header.launch_spread.get(spec.name))
         for spec in header.spec.modes
@@ -169,7 +171,7 @@ def analyse(run: Run) -> Analysis:
     traces = {name: _traces(launches[name]) for name in modes}
     compared = {name: compare_ranks(found.digests, _pauses(speaking[name])) for name, found in traces.items() if found}
     modes = waterfalls(modes, launches, compared, traces)
-    apart = "" if taken else pace(every(run.bare), launches.get(BASELINE, ()))
+    apart = "" if taken else why_apart(control)
     script = Script(path=header.spec.target, sha256=header.fingerprint.script_sha256, args=header.spec.args)
     summary = RunSummary(
         dpdoctor=header.dpdoctor,

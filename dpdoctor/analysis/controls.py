@@ -59,22 +59,25 @@ NOT_KNOWN = (
 
 
 def steps_of(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> list[Figure]:
-    """Return the seconds of a steady step of each launch of the control that went well.
+    """Return the seconds of a steady step of each launch of the control that went well, as `comparable` has it."""
+    return [step for _, step in comparable(launches, baseline)]
+
+
+def comparable(
+    launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]
+) -> Iterator[tuple[LaunchFacts, Figure]]:
+    """Yield each launch of the control that went well, with the seconds of a steady step.
 
     The steps that are left out of the baseline, because an epoch began or an evaluation ran in them, are left out by
     their numbers here, too; where it leaves none out, none is.
     """
-    return [step for _, step in _held(launches, baseline)]
-
-
-def _held(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> Iterator[tuple[LaunchFacts, Figure]]:
     of_baseline = {step.step for launch in baseline for rank in launch.ranks for step in rank.steps if step.epoch_edge}
     are_steady = any(launch.edges_are_steady for launch in of_one_kind(baseline))
     good = [launch for launch in launches if launch.record.status == "ok"]
     marked = [_without_edges(launch) if are_steady else _with_edges(launch, of_baseline) for launch in good]
-    # Else most of its steps have edges, and what is steady there is none of what is compared.
     for launch in marked:
         step = stats.ratio_of_totals([window.step() for window in launch.windows()], "s")
+        # Else most of its steps have edges, and what is steady there is none of what is compared.
         if not launch.edges_are_steady and step.value is not None:
             yield launch, step
 
@@ -149,9 +152,9 @@ def _standard_error(step: Figure) -> float:
     return stats.half_width(step) / stats.student_t(step.n - 1) / step.value
 
 
-def pace(launches: Sequence[LaunchFacts], baseline: Sequence[LaunchFacts]) -> str:
-    """Return why bare launches of one program differ much, where they do: the machine's pace, or malloc's."""
-    found = sorted((step.value or 0.0, _page_faults(launch)) for launch, step in _held(launches, baseline))
+def why_apart(bare: Sequence[tuple[LaunchFacts, Figure]]) -> str:
+    """Return why bare launches differ much in their steps, where they do: by the machine's pace, or by malloc."""
+    found = sorted((step.value or 0.0, _page_faults(launch)) for launch, step in bare)
     if len(found) < 2 or found[-1][0] <= MOST_APART * found[0][0]:
         return ""
     (fast_s, few), (slow_s, many) = found[0], found[-1]

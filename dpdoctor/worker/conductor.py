@@ -112,7 +112,7 @@ class Conductor:
         self._replaced = 0
         self._first_pass_ns = 0
         self._period = 1
-        self._places: list[torch.Tensor] = []
+        self._gradient_places: list[torch.Tensor] = []
         self._turns = Turns(first.num_steps, self._period)
         self.has_moved_on = self.is_proving = False
         parts.watch.entered.is_on = first.kind == "warmup"
@@ -200,7 +200,7 @@ class Conductor:
         if self._segment.kind == "measure":
             self._parts.watch.entered.is_on, self._parts.watch.passing_over = False, None
         if self._segment.kind != "proof":
-            self._places.clear()
+            self._gradient_places.clear()
         synchronise()
         self._parts.loaders.replay.keep(on=False)
         self._begin()
@@ -220,10 +220,10 @@ class Conductor:
         synchronise()
         end_ns = parts.clock()
         self._cpu.end()
-        if self._core is not None:
+        if self._begin_ns is not None:
             self._faults = page_faults() - self._faults_before
-            if self._core.tells:
-                self._queued_ns = self._core.waited_ns() - self._queued_before_ns
+        if self._core is not None and self._core.tells:
+            self._queued_ns = self._core.waited_ns() - self._queued_before_ns
         if self._tracer is not None:
             self._tracer.step()
         if done.ablation == FULL and done.kind != "proof":
@@ -253,7 +253,7 @@ class Conductor:
             self._refuse_slow(facts)
         if done.kind == "measure" != following.kind:
             self._refuse_apart()
-        self._places.clear()
+        self._gradient_places.clear()
         self._enter(following)
 
     def _after(self, done: Segment, facts: Facts) -> Segment:
@@ -335,7 +335,7 @@ class Conductor:
             parts.report.warmed_up(parts.director.steady)
         if segment.kind == "proof" or segment.ablation != FULL:
             # Profiler and operators that are called for the first time keep memory.
-            self._places = aside.of_gradients(parts.wrapping.trained())
+            self._gradient_places = aside.gradient_places(parts.wrapping.trained())
         self._switch(segment)
         parts.watch.entered.is_on = segment.ablation == FULL and segment.kind in {"warmup", "measure"}
         self._segment, self._number, self._done = segment, self._number + 1, 0

@@ -539,7 +539,7 @@ def test_gradients_keep_their_places_in_the_proof_and_until_a_window_of_an_ablat
     class Noted(Conducted):
         def on_step(self) -> None:
             conductor = self.conductor
-            begun, is_held = conductor._segment, bool(conductor._places)
+            begun, is_held = conductor._segment, bool(conductor._gradient_places)
             found.append((begun.kind, begun.ablation, conductor._done < begun.skip, is_held))
             super().on_step()
 

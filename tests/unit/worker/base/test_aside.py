@@ -62,11 +62,11 @@ def test_malloc_knows_of_no_large_copy() -> None:
 
 def test_the_blocks_of_gradients_are_taken_by_them_or_by_as_large_ones() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    with_gradients = aside.of_gradients([*module.parameters()])
+    with_gradients = aside.gradient_places([*module.parameters()])
     assert [of.shape for of in with_gradients] == [p.shape for p in reversed([*module.parameters()])]
     for parameter in module.parameters():
         parameter.grad = 2 * torch.ones_like(parameter, requires_grad=True)
-    held = aside.of_gradients([*module.parameters()])
+    held = aside.gradient_places([*module.parameters()])
     gradients = [p.grad for p in reversed([*module.parameters()]) if p.grad is not None]
     assert [of.data_ptr() for of in held] == [gradient.data_ptr() for gradient in gradients]
     assert not any(of.requires_grad for of in held), "no graph is kept"
@@ -75,7 +75,7 @@ def test_the_blocks_of_gradients_are_taken_by_them_or_by_as_large_ones() -> None
 def test_nothing_is_held_of_many_gradients_or_of_those_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     parameter = nn.Parameter(torch.ones(1000))
     monkeypatch.setattr(aside, "MOST_KEPT", 3999)
-    assert aside.of_gradients([parameter]) == []
-    assert aside.of_gradients([nn.Parameter(torch.ones(2, device="meta"))]) == []
+    assert aside.gradient_places([parameter]) == []
+    assert aside.gradient_places([nn.Parameter(torch.ones(2, device="meta"))]) == []
     monkeypatch.setattr(aside, "MOST_KEPT", 4000)
-    assert len(aside.of_gradients([parameter])) == 1
+    assert len(aside.gradient_places([parameter])) == 1
